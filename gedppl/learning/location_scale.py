@@ -371,7 +371,7 @@ class LocationScaleLearner:
             ),
             lower=np.clip(lower, low, high).reshape(shape),
             upper=np.clip(upper, low, high).reshape(shape),
-            method="ascent" if searched and seen and not empty else "exact",
+            method="ascent" if searched and seen and not empty else self._method,
             guaranteed=not empty and not (searched and seen),
             rule=self.sentence,
             note=MISSPECIFIED
@@ -381,6 +381,15 @@ class LocationScaleLearner:
             free_lower=lower.reshape(shape),
             free_upper=upper.reshape(shape),
         )
+
+    @cached_property
+    def _method(self) -> str:
+        """Scales that share coefficients each have their own copy: an outer set of theta."""
+        table = self.processes[0].table
+        if self.form.n_groups == 1 or table is None:
+            return "exact"
+        users = [np.any(table.x[table.a == g, :-1] != 0, axis=0) for g in range(self.form.n_groups)]
+        return "outer" if np.any(np.sum(users, axis=0) > 1) else "exact"
 
     def _narrow(
         self,

@@ -174,8 +174,10 @@ class SeenClass(Model):
         draws = self.draw_prior(DRAWS, 5)
         low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
         spread = (high - low) / MIDDLE_HALF
-        tiny = np.maximum(1e-12 * np.abs(middle), np.finfo(float).tiny ** 0.5)
-        spread = np.where(spread > 0, spread, np.maximum(draws.std(axis=0), tiny))
+        spread = np.where(spread > 0, spread, draws.std(axis=0))
+        # what the prior leaves no room is the same in every draw, such as a coefficient times 0
+        alike = np.where(middle != 0, np.abs(middle), 1.0)
+        spread = np.where(spread > 1e-12 * np.abs(middle), spread, alike)
         scores = np.clip((draws - middle) / spread, -FARTHEST, FARTHEST)
         together = scores.T @ scores
         unit = np.sqrt(np.maximum(np.diag(together), 1e-300))

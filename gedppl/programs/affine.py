@@ -18,7 +18,7 @@ import numpy as np
 from gedppl.numerics.arrays import ArrayOf
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.identity import settings
-from gedppl.programs.lowering import strip
+from gedppl.programs.lowering import as_given, strip
 from gedppl.rows import Parts, Remembered, Tabulated
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def linear_predictor(program: Kernels) -> LinearPredictor | None:
     xp, zero = program.xp, np.zeros(program.dim)
 
     def arguments(theta: ArrayOf, x: ArrayOf, a: ArrayOf) -> list[Any]:
-        observed = strip(program.run(theta, x, a).observed)
+        observed = as_given(program.run(theta, x, a).observed)
         return [
             xp.broadcast_to(program.as_float(getattr(observed, name)), a.shape)
             for name in (argument, *others)

@@ -47,10 +47,14 @@ def exactness(cls: ProgramClass) -> str:
             f"a little wide. {GROUPS}."
         )
     if cls.location_scale is not None:
+        several = (
+            "Of its several scales each is bounded from rows of its own; where they share "
+            "coefficients, bounds are guaranteed and wider. "
+        ) * (cls.location_scale.n_groups > 1)
         return (
             f"exact: {cls.location_scale.family} whose location is affine in {where} and whose "
             "scale is unknown, so that its likelihood set is convex in (location / scale, 1 / "
-            f"scale); bounds are exact, or an outer polygon's to nine digits. {GROUPS}."
+            f"scale); bounds are exact, or an outer polygon's to nine digits. {several}{GROUPS}."
         )
     if cls.profiled is not None:
         return _profiled(cls.profiled, where)

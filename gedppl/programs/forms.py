@@ -216,8 +216,10 @@ class Reading:
         adds = any(i not in keep for i in known)
         centred = not adds and all(one.centred for one in forms.values())
         by_action = any(one.by_action for one in operands.settled)
+        line = step.line or next((one.line for one in forms.values()), "")
+        picked = step.rule == "move" and not adds and all(one.picked for one in forms.values())
         return [
-            Form(t, offset, still, still and by_action, centred=centred, line=step.line)
+            Form(t, offset, still, still and by_action, centred=centred, line=line, picked=picked)
             for t, offset in zip(terms, offsets)
         ]
 
@@ -236,7 +238,22 @@ class Reading:
             self.arithmetic.zeros(form.offset),
             False,
             centred=True,
+            line=form.line,
+            picked=True,
         )
+
+    def picked(self, value: Value) -> Form | None:
+        """A value that is one entry of still forms, as the data pick it; None for any other."""
+        found = Operands.of([value])
+        form, exp = found.forms.get(0), found.exps.get(0)
+        if exp is None or not exp.log.picked:
+            return form if form is not None and form.picked else None
+        terms: Terms = {}
+        for k, jacobian in exp.log.terms.items():
+            size = self.apply(self.arithmetic.exp, "exp", self.cuts[k], line=exp.line)
+            (new,) = self.cut(size).terms
+            terms[new] = jacobian
+        return replace(exp.log, terms=terms)
 
     def _moving(self, step: Step, operands: Operands) -> list[Value]:
         forms = list(operands.forms.values())

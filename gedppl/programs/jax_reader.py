@@ -128,6 +128,9 @@ class JaxArithmetic:
     def log(self, value: jax.Array) -> Any:
         return jnp.log(jnp.asarray(value, float))
 
+    def exp(self, value: jax.Array) -> jax.Array:
+        return jnp.exp(value)
+
     def logit(self, value: jax.Array) -> Any:
         return jnp.log(value) - jnp.log1p(-value)
 

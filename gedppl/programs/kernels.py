@@ -22,13 +22,13 @@ from gedppl.programs.affine import linear_predictor, ordered_predictor
 from gedppl.programs.backend import Backend, Many
 from gedppl.programs.identity import Identity, identify, predictor_holds
 from gedppl.programs.lowering import (
+    as_given,
     crossing,
     external,
     external_density,
     given_class,
     is_external,
     lower,
-    strip,
 )
 from gedppl.programs.monotone import once, trend
 from gedppl.programs.row_reading import seen_by_data
@@ -76,7 +76,7 @@ class Kernels(Backend):
 
     def outcome_kind(self) -> str:
         """The packages' class of the outcome."""
-        return str(self.abstractly(lambda *args: given_class(strip(self.run(*args).observed))))
+        return str(self.abstractly(lambda *args: given_class(as_given(self.run(*args).observed))))
 
     @property
     def has_prior(self) -> bool:
@@ -159,7 +159,7 @@ class Kernels(Backend):
         """The outcome's distribution at constrained values by site, without the wrappers of
         plates.
         """
-        return strip(self.run(None, x, a, given=given).observed)
+        return as_given(self.run(None, x, a, given=given).observed)
 
     def row_log_likelihood(
         self,

@@ -88,6 +88,13 @@ OUTCOMES = {
     "Weibull": _of("Weibull", "size", "scale", "concentration"),
     "NegativeBinomialLogits": _of(_NEGATIVE_BINOMIAL, "logits", "logits", "total_count"),
     "NegativeBinomialProbs": _of(_NEGATIVE_BINOMIAL, "probs", "probs", "total_count"),
+    # failures before the first success: one success to wait for
+    "GeometricLogits": Outcome(
+        _NEGATIVE_BINOMIAL, "logits", lambda d: [-d.logits, 1.0], ("total_count",)
+    ),
+    "GeometricProbs": Outcome(
+        _NEGATIVE_BINOMIAL, "probs", lambda d: [1.0 - d.probs, 1.0], ("total_count",)
+    ),
     "GammaPoisson": _BY_MEAN,
     "NegativeBinomial2": _BY_MEAN,
     ORDERED: Outcome("Ordered", "logits", lambda d: [d.cutpoints - d.predictor[..., None]]),
@@ -295,6 +302,16 @@ def _plus(edges: Form, tail: Form, matrix: np.ndarray, reading: Reading) -> Form
     return Form(terms, offset, False, line=edges.line)
 
 
+def _mixed(outcome: Outcome, name: str) -> str:
+    said = f"the {outcome.family}'s {name} depends on data and parameters together"
+    if outcome.family in SCALED:
+        return (
+            f"{said}. One of its own for each action or group is exact, as an array of parameters "
+            "that is transformed first and then indexed by the action or a column of the context"
+        )
+    return f"{said}; only a known one leaves a convex set"
+
+
 @dataclass(frozen=True)
 class Conclusion:
     """What an outcome's arguments were found to be, at one row."""
@@ -303,7 +320,8 @@ class Conclusion:
     link: str
     predictor: Form  # of cuts
     others: dict[str, Known]
-    unknown: Form | None  # still: the scale or nuisance, made of theta alone
+    # the scale or nuisance, made of theta alone: still, or entries of cuts that the data pick
+    unknown: Form | None
     name: str = ""  # of the unknown argument
 
     @property
@@ -339,12 +357,10 @@ def conclude(
             and form.still
         ):
             unknown, which = form, name
+        elif outcome.family in SCALED and (picked := reading.picked(rest.every[i])) is not None:
+            unknown, which = picked, name
         else:
-            return Unknown(
-                f"the {outcome.family}'s {name} depends on data and parameters together; only a "
-                "known one leaves a convex set",
-                rest.every[i].line,
-            )
+            return Unknown(_mixed(outcome, name), rest.every[i].line)
     served = outcome.family in SCALED or outcome.family == "Ordered"
     if not served and (outcome.family, found.link) not in TERMS:
         return Unknown(

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from gedppl.density import Density, nested_in
@@ -103,14 +105,42 @@ def package_class(distribution: Distribution) -> str:
     return next((base.__name__ for base in type(distribution).__mro__ if from_package(base)), "")
 
 
-def given_class(distribution: Distribution) -> str:
-    """The same with the argument it was given, as NumPyro's classes say it themselves: torch keeps
-    what it was given in the instance, and derives the other lazily.
+@dataclass(frozen=True)
+class Moved:
+    """What shifting, scaling or exponentiating a family has made of it: one with loc and scale."""
+
+    family: str
+    loc: Any
+    scale: Any
+
+
+def as_given(distribution: Distribution) -> Any:
+    """The distribution without its wrappers, which has the arguments that it was given; a
+    transformed one as what it is.
+    """
+    base = strip(distribution)
+    if package_class(base) != "TransformedDistribution":
+        return base
+    density = lower(base, tuple(base.batch_shape))
+    if density.family not in ("LogNormal", *_LOCATION_SCALE):
+        return base
+    return Moved(density.family, density.args["loc"], density.args["scale"])
+
+
+@singledispatch
+def given_class(distribution: Distribution | Moved) -> str:
+    """The packages' class with the argument it was given, as NumPyro's classes say it themselves:
+    torch keeps what it was given in the instance, and derives the other lazily.
     """
     name = package_class(distribution)
-    if name in ("Bernoulli", "Binomial", "NegativeBinomial", "Categorical"):
+    if name in ("Bernoulli", "Binomial", "Geometric", "NegativeBinomial", "Categorical"):
         name += "Logits" if "logits" in vars(distribution) else "Probs"
     return name
+
+
+@given_class.register
+def _(distribution: Moved) -> str:
+    return distribution.family
 
 
 def strip(distribution: Distribution) -> Any:

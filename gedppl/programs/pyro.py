@@ -42,7 +42,7 @@ from gedppl.programs.lowering import (
 )
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_bijections import biject_to, is_identity
-from gedppl.programs.torch_kernels import TorchKernels, as_tensor
+from gedppl.programs.torch_kernels import TorchKernels, as_tensor, inside_arrays
 from gedppl.programs.tracing import Site, support_range
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class _Swap(TorchFunctionMode):
         # an attribute of a tensor, such as its transpose, is widened when it is used
         widen = name != "__get__"
         swapped = {key: self._swapped(value, widen) for key, value in (kwargs or {}).items()}
+        if name == "one_hot":
+            return _one_hot(*args, **swapped)
         writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
         target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
         return func(*target, *self._swapped(args[len(target) :], widen), **swapped)
@@ -108,6 +110,14 @@ class _Swap(TorchFunctionMode):
         if type(value) in (tuple, list):
             return type(value)(self._swapped(part, widen) for part in value)
         return value
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """torch.nn.functional.one_hot as rows of the identity: torch's own looks at the values while it
+    runs, so that it can be neither recorded nor vectorised.
+    """
+    size = int(tensor.max()) + 1 if num_classes < 0 else num_classes
+    return torch.eye(size, dtype=torch.int64)[tensor]
 
 
 @contextmanager
@@ -176,7 +186,7 @@ class PyroRecorder(Messenger):
             self.records.append(SiteRecord(name, "plate", subsampled=not whole))
         elif isinstance(fn, dist.Unit):
             self.records.append(SiteRecord(name, "factor"))
-        elif not msg["infer"].get("_deterministic"):
+        elif not is_deterministic(msg):
             self.records.append(
                 SiteRecord(
                     name,
@@ -197,6 +207,17 @@ class PyroRecorder(Messenger):
 def is_flat(msg: dict[str, Any]) -> bool:
     """Whether a site says that it has no prior, so that nothing can be drawn: a `param` then."""
     return isinstance(msg["fn"], dist.ImproperUniform) and not msg["is_observed"]
+
+
+def is_deterministic(msg: dict[str, Any]) -> bool:
+    """Whether a site only names a value: a deterministic statement, or what a reparametrisation
+    leaves in the place of the site that it replaced.
+    """
+    fn = msg["fn"]
+    named = isinstance(fn, dist.MaskedDistribution) and fn._mask is False
+    return bool(msg["infer"].get("_deterministic")) or (
+        named and msg["is_observed"] and isinstance(fn.base_dist, dist.Delta)
+    )
 
 
 def _outcomes(fn: Distribution) -> np.ndarray | None:
@@ -422,14 +443,8 @@ class PyroProgram(TorchKernels):
             fill = PyroFill(
                 self, swap, theta, self.assignments[0] if assignment is None else assignment, given
             )
-            try:
-                with fill:
-                    self.model(x, a, y)
-            except IndexError as error:
-                raise ContextRangeError(
-                    f"a context is out of range for this model: {error}. Give the model an entry "
-                    "for it, or clamp the index if the last one is meant"
-                ) from error
+            with inside_arrays(), fill:
+                self.model(x, a, y)
         if fill.observed is None:
             raise ModelError(
                 f"the observed site {self.observed!r} was not reached: sites must not "

@@ -37,7 +37,9 @@ class ReaderOfRows:
     used: list[int]  # cuts of the predictor
     known_atoms: list[Atom]
     lines: list[str]  # of the cuts
-    has_unknown: bool  # an argument beside the predictor that theta sets
+    # an argument beside the predictor that theta sets: itself, or the cuts that it is picked from
+    has_unknown: bool
+    picked: list[int]
 
     def __init__(self, program: Kernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
@@ -78,7 +80,9 @@ class ReaderOfRows:
         reading, found = self.read(x, a)
         self.verdict, self.used = Verdict(*found.verdict), found.used
         self.known_atoms, self.lines = reading.atoms, [form.line for form in reading.cuts]
-        self.has_unknown = isinstance(found, Conclusion) and found.unknown is not None
+        unknown = found.unknown
+        self.has_unknown = unknown is not None
+        self.picked = [] if unknown is None or unknown.still else sorted(unknown.terms)
 
     def concluded(self, x: Array, a: Array) -> tuple[Reading, Conclusion]:
         """A row of a program whose verdict is a family."""
@@ -93,9 +97,12 @@ class ReaderOfRows:
             reading, found = self.concluded(x, a[None])
             atoms = [[one.arrays(a) for one in atom.operands] for atom in reading.atoms]
             cuts = [reading.cuts[k].arrays(a) for k in self.used]
-            return atoms, cuts, [] if found.unknown is None else found.unknown.arrays(a)
+            unknown = [reading.cuts[k] for k in self.picked]
+            if found.unknown is not None and found.unknown.still:
+                unknown = [found.unknown]
+            return atoms, cuts, [one.arrays(a) for one in unknown]
 
-        atoms, cuts, scale = self.program.each_action("seen_tables", at, self.n_actions)
+        atoms, cuts, unknown = self.program.each_action("seen_tables", at, self.n_actions)
         return Tables(
             tuple(
                 AtomTable(
@@ -110,7 +117,7 @@ class ReaderOfRows:
                 for one, arrays in zip(self.known_atoms, atoms)
             ),
             tuple(StillForm(part[0], part[1], self.lines[k]) for k, part in zip(self.used, cuts)),
-            StillForm(scale[0], scale[1]) if self.has_unknown else None,
+            tuple(StillForm(*part) for part in unknown),
         )
 
     def _row(self, x: Array, a: Array) -> list[Any]:
@@ -125,6 +132,19 @@ class ReaderOfRows:
 
     def rows(self, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
         return self.program.by_row("seen_rows", self._row, (x, a), static=self.n_actions)
+
+    def picks(self, x: np.ndarray, a: np.ndarray) -> np.ndarray | None:
+        if not self.picked:
+            return None
+
+        def pick(x: Array, a: Array) -> list[Any]:
+            unknown = self.concluded(x[None], a[None])[1].unknown
+            assert unknown is not None
+            slots = [unknown.terms[k].reshape(-1) for k in self.picked]
+            return [self.program.xp.concatenate(slots)]
+
+        (found,) = self.program.by_row("seen_picks", pick, (x, a), static=self.n_actions)
+        return np.asarray(found)
 
     def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
         program, values = self.program, self.program.constrain(theta)
@@ -142,7 +162,7 @@ class ReaderOfRows:
         return program.each_setting("seen_atoms", one, sites, static=self.n_actions)
 
     def is_affine_by_context(self) -> bool:
-        if self.wide:
+        if self.wide or self.picked:  # at contexts made up for it an array may have no entry
             return False
         found = self.program.levels(
             lambda x, a: self._row(x[0], a[0]), self.program.x, self.program.a

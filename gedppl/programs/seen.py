@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gedppl.errors import ContextRangeError
 from gedppl.programs.affine import ordered_from, predictor_from
 from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor, Profiled
 from gedppl.programs.links import OUTCOMES, SCALED
@@ -65,7 +66,9 @@ class Tables:
 
     atoms: tuple[AtomTable, ...]
     cuts: tuple[StillForm, ...]  # those that the predictor depends on
-    unknown: StillForm | None  # an argument beside the predictor that theta sets
+    # an argument beside the predictor that theta sets: () if there is none, one still form, or
+    # those whose entries the data pick
+    unknown: tuple[StillForm, ...]
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ class RowReader(Protocol):
     def tables(self) -> Tables: ...
     def rows(self, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
         """[(n, S) or (n, S, C) coefficients of the slots, (n,) or (n, C) offset, *others (n,)]."""
+        ...
+
+    def picks(self, x: np.ndarray, a: np.ndarray) -> np.ndarray | None:
+        """(n, entries of the unknown): 1 at the one that is each row's; None if there is one."""
         ...
 
     def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
@@ -330,14 +337,15 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
     by_context = reader.is_affine_by_context()
     table = Tabulated(parts, unit_slopes(parts), len(names)) if by_context else None
     predictor = predictor_from(verdict.family, verdict.link, verdict.others, parts, table)
-    if tables.unknown is None:
+    if not tables.unknown:
         return replace(seen, predictor=predictor)
     if verdict.family in SCALED:
         return replace(
             seen,
             location_scale=_with_scale(space, tables.unknown, verdict.family, predictor, seen),
         )
-    return _with_nuisance(space, tables.unknown, verdict, seen, predictor, matrix)
+    (unknown,) = tables.unknown
+    return _with_nuisance(space, unknown, verdict, seen, predictor, matrix)
 
 
 def _gathered(
@@ -366,16 +374,21 @@ def _image(matrix: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.nd
 
 def _with_scale(
     space: _Coordinates,
-    form: StillForm,
+    forms: Sequence[StillForm],
     family: str,
     predictor: LinearPredictor,
     seen: Seen,
 ) -> LocationScale:
-    """Location and scale: actions with the same scale form a group."""
-    A = space.reader.n_actions or 1
-    keys = [(space.rows(form, action)[0], float(form.offset[action, 0])) for action in range(A)]
+    """Location and scale: rows with the same scale form a group."""
+    reader, A = space.reader, space.reader.n_actions or 1
+    keys = [
+        (row, float(form.offset[action, i]))
+        for action in range(A)
+        for form in forms
+        for i, row in enumerate(space.rows(form, action))
+    ]
     groups = list(dict.fromkeys(keys))
-    number = np.array([groups.index(key) for key in keys])
+    number = np.array([groups.index(key) for key in keys]).reshape(A, -1)
 
     def both(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         atoms = space.values(theta)
@@ -389,11 +402,17 @@ def _with_scale(
         return seen.from_theta(theta), scale
 
     def group(x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return (
-            number[np.asarray(a, np.int64)]
-            if space.reader.n_actions
-            else np.zeros(len(a), np.int64)
-        )
+        action = np.asarray(a, np.int64) if reader.n_actions else np.zeros(len(a), np.int64)
+        picks = reader.picks(np.asarray(x, float), np.asarray(a, np.int64))
+        if picks is None:
+            return number[action, 0]
+        # proved when the program was read; what reads past an array's end is no entry of it
+        if not np.all(((picks == 0) | (picks == 1)) & (picks.sum(axis=1, keepdims=True) == 1)):
+            raise ContextRangeError(
+                "a context picks none of the model's scales: its column reads past the end of "
+                "their array. Give the model an entry for it, or clamp the index"
+            )
+        return number[action, picks.argmax(axis=1)]
 
     atoms, (low, high) = space.names(), space.ranges()
     names, ends = list(seen.names), list(zip(seen.low.tolist(), seen.high.tolist()))

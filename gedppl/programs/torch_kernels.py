@@ -10,7 +10,7 @@ parameter settings, n rows, D parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +66,18 @@ def _same(some: list[torch.Tensor] | None, others: list[torch.Tensor] | None) ->
     if some is None or others is None:
         return some is others
     return len(some) == len(others) and all(map(torch.equal, some, others))
+
+
+@contextmanager
+def inside_arrays() -> Iterator[None]:
+    """An index past the end of an array is a context out of range."""
+    try:
+        yield
+    except IndexError as error:
+        raise ContextRangeError(
+            f"a context is out of range for this model: {error}. Give the model an entry "
+            "for it, or clamp the index if the last one is meant"
+        ) from error
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
@@ -188,7 +200,7 @@ class TorchKernels(Kernels):
     ) -> list[np.ndarray]:
         """function (returning a few tensors) over the leading axis of every argument."""
         tensors = [as_tensor(array) for array in batched]
-        with LOCK:  # every evaluation runs the user's program
+        with LOCK, inside_arrays():  # every evaluation runs the user's program
             if kind not in self.vectorised:
                 self.vectorised[kind] = vectorises(
                     function, [two_settings(tensor) for tensor in tensors]

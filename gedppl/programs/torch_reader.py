@@ -6,8 +6,8 @@ already, so writes and views become operations that return what they made.
 
 from __future__ import annotations
 
+import inspect
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, singledispatch
 from pathlib import Path
@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch.func import functionalize, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta, set_stack_trace
+from torch.overrides import TorchFunctionMode
 
 from gedppl.programs.links import Table
 from gedppl.programs.row_reading import recognised
@@ -71,7 +73,7 @@ _WITH_NUMBERS = (
     "minimum",
 )
 _RULES = {
-    **dict.fromkeys((*_MOVES, "index", "index_select", "gather", "where"), "move"),
+    **dict.fromkeys((*_MOVES, "index", "index_select", "gather", "embedding", "where"), "move"),
     **dict.fromkeys((*_LINEAR, *_SCATTERS, "index_put"), "linear"),
     **dict.fromkeys(("mm", "mv", "bmm", "dot"), "contract"),
     **{
@@ -148,7 +150,7 @@ _SHAPE_ONLY = (
 )
 
 
-_OURS = str(Path(__file__).resolve().parent)
+_OURS = str(Path(__file__).resolve().parents[1])
 
 
 class TorchArithmetic:
@@ -174,6 +176,9 @@ class TorchArithmetic:
     def log(self, value: torch.Tensor) -> Any:
         return torch.log(value.to(torch.float64))
 
+    def exp(self, value: torch.Tensor) -> Any:
+        return torch.exp(value)
+
     def logit(self, value: torch.Tensor) -> Any:
         return torch.log(value) - torch.log1p(-value)
 
@@ -192,9 +197,13 @@ def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> List
     Raises RuntimeError where the program looks at values while it runs, so that it has no fixed
     graph.
     """
-    module = make_fx(
-        functionalize(function, remove="mutations_and_views"), record_stack_traces=True
-    )(*args)
+
+    def placed(*given: torch.Tensor) -> Sequence[Any]:
+        with _Places():
+            return function(*given)
+
+    with preserve_node_meta():
+        module = make_fx(functionalize(placed, remove="mutations_and_views"))(*args)
     module.graph.eliminate_dead_code()
     return TorchLister(module).listing()
 
@@ -369,7 +378,7 @@ class TorchLister:
             return "", ()
         if name == "where":
             return "move", (0,)
-        if name in ("index", "index_select", "gather"):
+        if name in ("index", "index_select", "gather", "embedding"):
             return "move", tuple(range(1, len(used)))
         if name == "index_put":
             return "linear", tuple(range(1, len(used) - 1))
@@ -437,15 +446,32 @@ def _(part: Any, given: Iterator[Any]) -> Any:
 
 
 def _line(node: torch.fx.Node) -> str:
-    """The innermost line that belongs to no package."""
-    for name, number in reversed(
-        re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")
-    ):
-        if "site-packages" not in name and not name.startswith(
-            (_OURS, "<", os.path.dirname(os.__file__))
-        ):
-            return f"line {number} of {Path(name).name}"
-    return ""
+    return str(node.meta.get("stack_trace") or "")
+
+
+class _Places(TorchFunctionMode):
+    """Notes beside every operation the innermost line that belongs to no package; torch's own
+    record leaves out what is not a module's `forward`.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        frame = inspect.currentframe()
+        while frame is not None and _is_packaged(frame.f_code.co_filename):
+            ours = frame.f_code is listing.__code__  # farther out is who asked for the listing
+            frame = None if ours else frame.f_back
+        place = frame and f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+        set_stack_trace([place] if place else [])
+        return func(*args, **(kwargs or {}))
+
+
+def _is_packaged(name: str) -> bool:
+    return "site-packages" in name or name.startswith((_OURS, "<", os.path.dirname(os.__file__)))
 
 
 # the inverse links that are known by sight --------------------------------------------------------

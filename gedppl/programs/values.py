@@ -34,6 +34,7 @@ class Arithmetic(Protocol):
 
     def broadcast(self, value: Array, shape: tuple[int, ...]) -> Array: ...
     def log(self, value: Array) -> Array: ...
+    def exp(self, value: Array) -> Array: ...
     def logit(self, value: Array) -> Array: ...
     def total(self, terms: Array, weights: Array) -> Array:
         """sum_i weights[i] terms[i], for terms (size, *shape) and weights of any shape with that
@@ -140,6 +141,7 @@ class Form(Kind):
     centred: bool = False  # the offset is zero by construction
     factor: tuple[Known, Form] | None = None  # value = known * still, entry by entry
     line: str = ""
+    picked: bool = False  # entries of cuts, one for each of its own: which ones, the data say
     # the form that it is a number times, plus a number, and as which expression of it
     parent: tuple[Form, tuple[Any, ...]] | None = None
 
@@ -309,6 +311,10 @@ class Unknown(Kind):
     def used(self) -> list[int]:
         """The cuts of its predictor: it has none."""
         return []
+
+    @property
+    def unknown(self) -> None:
+        """No argument was found."""
 
 
 Value = Known | Form | Exp | Tail | Combination | Whole | Unknown
