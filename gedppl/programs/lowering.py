@@ -106,7 +106,7 @@ def package_class(distribution: Distribution) -> str:
 
 
 @dataclass(frozen=True)
-class Moved:
+class LocationAndScale:
     """What shifting, scaling or exponentiating a family has made of it: one with loc and scale."""
 
     family: str
@@ -124,11 +124,11 @@ def as_given(distribution: Distribution) -> Any:
     density = lower(base, tuple(base.batch_shape))
     if density.family not in ("LogNormal", *_LOCATION_SCALE):
         return base
-    return Moved(density.family, density.args["loc"], density.args["scale"])
+    return LocationAndScale(density.family, density.args["loc"], density.args["scale"])
 
 
 @singledispatch
-def given_class(distribution: Distribution | Moved) -> str:
+def given_class(distribution: Distribution | LocationAndScale) -> str:
     """The packages' class with the argument it was given, as NumPyro's classes say it themselves:
     torch keeps what it was given in the instance, and derives the other lazily.
     """
@@ -139,7 +139,7 @@ def given_class(distribution: Distribution | Moved) -> str:
 
 
 @given_class.register
-def _(distribution: Moved) -> str:
+def _(distribution: LocationAndScale) -> str:
     return distribution.family
 
 

@@ -405,14 +405,14 @@ def _with_scale(
         action = np.asarray(a, np.int64) if reader.n_actions else np.zeros(len(a), np.int64)
         picks = reader.picks(np.asarray(x, float), np.asarray(a, np.int64))
         if picks is None:
-            return number[action, 0]
+            return np.asarray(number[action, 0])
         # proved when the program was read; what reads past an array's end is no entry of it
         if not np.all(((picks == 0) | (picks == 1)) & (picks.sum(axis=1, keepdims=True) == 1)):
             raise ContextRangeError(
                 "a context picks none of the model's scales: its column reads past the end of "
                 "their array. Give the model an entry for it, or clamp the index"
             )
-        return number[action, picks.argmax(axis=1)]
+        return np.asarray(number[action, picks.argmax(axis=1)])
 
     atoms, (low, high) = space.names(), space.ranges()
     names, ends = list(seen.names), list(zip(seen.low.tolist(), seen.high.tolist()))
@@ -552,7 +552,11 @@ def refused(program: Kernels, kind: str) -> Refusal | None:
             f"the outcome's distribution is a class of its own, not a packages' {kind or 'family'}"
         )
     if kind not in OUTCOMES:
-        why = f"{kind or 'the outcome'} is no family whose likelihood sets are known to be convex"
+        known = ", ".join(sorted({outcome.family for outcome in OUTCOMES.values()}))
+        why = (
+            f"{kind or 'the outcome'} is no family whose likelihood sets are known to be convex "
+            f"(known are {known} outcomes)"
+        )
         ordered = (
             "; ordered categories are exact as OrderedLogistic(predictor, cutpoints), or with "
             "probs= the differences of F(cutpoints - predictor) between a 0 and a 1"
