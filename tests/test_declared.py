@@ -15,14 +15,16 @@ import pytest
 from scipy.stats import binom, norm
 
 import gedppl as ged
+from gedppl import problem as declarations
 from gedppl.agent import AlarmWarning, SafeActionWarning, monitoring
 from gedppl.density import Density
-from gedppl.errors import DeclarationError
+from gedppl.errors import DeclarationError, ProblemError
 from gedppl.ged_ucb import costs as declared
 from gedppl.learning.learner import Bounds
 from gedppl.programs.contract import MemberList
 from gedppl.study.planning import plan
 from gedppl.study.simulation import simulate
+from tests.coins import problem
 from tests.plain_worlds import PlainTables, PlainWorld, play, take_out_the_betting_monitors
 from tests.program_doubles import Glm
 
@@ -548,3 +550,30 @@ def test_a_chance_that_is_nearly_nothing_does_not_refute_one_of_nothing() -> Non
 def test_a_chance_that_counts_still_does() -> None:
     with pytest.raises(DeclarationError, match="safe_value=0 of 'over' is refuted"):
         _chance_agent(far=0.3, safe_value=0.0).ask(np.zeros(1))
+
+
+# functions of contexts ----------------------------------------------------------------------------
+
+MIXING = {
+    "first row": lambda x: 0.1 * x[0],
+    "mean": lambda x: 0.1 * x.mean(),
+    "largest": lambda x: 0.1 * x.max(),
+    "number": lambda x: 0.1 * len(x),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_safe_value_that_mixes_contexts_is_refused(name, monkeypatch) -> None:
+    """Alone every context has its own; in a batch it had the first one's, or what all make."""
+    coins = problem()
+    (heads,) = coins.constraints
+    mixed = replace(coins, constraints=[replace(heads, safe_value=MIXING[name])])
+    contexts = np.array([[1.0], [4.0]])
+    assert mixed.safe_values(contexts[:1])[0, 0] == 0.1
+    with pytest.raises(ProblemError, match=r"x\[:, 0\], not x\[0\]"):
+        mixed.safe_values(contexts)
+    for right in (lambda x: 0.1 * x, lambda x: 0.1 * x[:, 0], lambda x: 0.2):
+        fine = replace(coins, constraints=[replace(heads, safe_value=right)])
+        assert fine.safe_values(contexts).shape == (2, 1)
+    monkeypatch.setattr(declarations, "_check_alone", lambda *asked: None)  # the control
+    assert not np.allclose(mixed.safe_values(contexts)[:, 0], [0.1, 0.4])

@@ -96,6 +96,27 @@ def probability_between(density: Density, above: Array | None, below: Array | No
     return xp.maximum(xp.where(above > centre, by_upper, by_lower), 0.0)
 
 
+INTEGRATED = (
+    "the expectation of a function of an outcome that cannot be counted is integrated numerically, "
+    "and between the nodes the function may be anything: not a certificate"
+)
+OWN_WORD = ("mean", "variance", "second_moment")
+
+
+def is_integrated(name: str, by_function: bool, density: Density) -> bool:
+    """Whether a functional's value rests on nodes or draws, between which there may be anything.
+
+    That of a user's function does where outcomes are not counted, and of a distribution that only
+    its PPL knows, whatever is not read off it.
+    """
+    pieces = parts(density)
+    if pieces is not None:
+        return any(is_integrated(name, by_function, part) for _, part in pieces)
+    if density.family == "External":
+        return by_function or name not in OWN_WORD
+    return by_function and density.kind != "discrete" and density.family != "Delta"
+
+
 # expected excess E (Y - q)+, from which the conditional value at risk follows ---------------------
 
 

@@ -240,6 +240,7 @@ class Found:
     apart: bool = False  # no parameter is in every set and inside the declared bounds
     outer: bool = False  # certified, and a little wide
     searched: bool = False  # by looking at points, between which anything may be: not a certificate
+    integrated: bool = False  # a user's function, numerically: not a certificate either
     profiled: bool = False  # over one unknown number beside the predictor
     held: Callable[[int, np.ndarray], np.ndarray] | None = None  # as `Bounds.find_held`
 

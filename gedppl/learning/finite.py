@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import SettingError
+from gedppl.functionals.expectation import INTEGRATED, is_integrated
 from gedppl.learning.learner import Bounds, Guess, Trail, have_cdfs, mixed_cdf, mixed_log_density
 from gedppl.learning.program_sets import Start, next_starts, thresholds
 from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
@@ -256,8 +257,10 @@ class FiniteLearner:
         if not kept.any():
             low, high = np.full(shape, functional.low), np.full(shape, functional.high)
             return Bounds(lower=low, upper=high, guaranteed=False, note=EMPTY, empty=True, **common)
+        integrated = integrates(self.cls, functional, x)
         remarks = [
             f"{int(kept.sum())} of {len(kept)} members plausible",
+            *[INTEGRATED] * integrated,
             *[SAMPLED] * self.sampled,
             *[EMPTY] * empty,
         ]
@@ -267,7 +270,7 @@ class FiniteLearner:
         return Bounds(
             lower=np.clip(lower, functional.low, functional.high),
             upper=np.clip(upper, functional.low, functional.high),
-            guaranteed=self.rule.guaranteed and not self.sampled and not empty,
+            guaranteed=self.rule.guaranteed and not (self.sampled or empty or integrated),
             note="; ".join(remarks),
             find_witness=lambda: np.flatnonzero(kept)[np.argmax(values[kept], axis=0)],
             empty=empty,
@@ -396,6 +399,18 @@ class FiniteLearner:
     def paper_estimate(self, delta: Any) -> Any:
         """The paper's literal Est at this delta, or at each of several: log(|F|/delta)."""
         return Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta)
+
+
+def integrates(members: MemberList, functional: Functional, x: np.ndarray) -> bool:
+    """Whether the members' values rest on nodes or draws: asked once of a class."""
+    asked = functional.name, functional.fn is not None
+    known: dict[tuple[str, bool], bool] = vars(members).setdefault("integrates", {})
+    if asked not in known:
+        row = x[:1], np.zeros(1, np.int64)
+        known[asked] = any(
+            is_integrated(*asked, members.density_at(m, *row)) for m in members.examples
+        )
+    return known[asked]
 
 
 def held_members(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gedppl.functionals.expectation import INTEGRATED, is_integrated
 from gedppl.learning.ascent import Found, by_ascent
 from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess
@@ -69,15 +70,13 @@ def bounds(
             np.full(n * K, -np.inf), np.full(n * K, np.inf), None, MISSPECIFIED if void else ""
         )
         exact = not void
+    loose = found.searched or found.integrated
     return Bounds(
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(found.lower, low, high).reshape(shape),
         upper=np.clip(found.upper, low, high).reshape(shape),
-        method=_method(found, void or not sets or (exact and not found.searched)),
-        guaranteed=learner.rule.guaranteed
-        and exact
-        and not found.apart
-        and not (sets and found.searched),
+        method=_method(found, void or not sets or (exact and not loose)),
+        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and loose),
         rule=learner.sentence,
         note=found.note,
         find_witness=lambda: None if found.witness is None else found.witness.reshape(*shape, -1),
@@ -258,8 +257,10 @@ def _exact(
         lower, upper, at_low = _searched(data, learner, functional, columns, ends, x, a)
     else:
         lower, upper, at_low = over_interval(data, learner, functional, columns, ends, x, a)
+    some = data.density(np.zeros(1), dict.fromkeys(data.fixed_names(x, a), np.ones(1)))
+    integrated = functional.fn is not None and is_integrated(functional.name, True, some)
     notes = remarks(open_end, a, apart)
-    notes += [SEARCHED] if searched else []
+    notes += [SEARCHED] if searched else [INTEGRATED] * integrated
     return Found(
         lower,
         upper,
@@ -267,6 +268,7 @@ def _exact(
         "; ".join(notes),
         apart,
         searched=searched,
+        integrated=integrated,
         held=lambda action, most: _held(data, learner, functional, columns, x, a, action, most),
     )
 

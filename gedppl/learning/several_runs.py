@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.learning.ellipsoids import STRAY, Ellipsoid, disjoint, ends
-from gedppl.learning.finite import FiniteLearner, held_members
+from gedppl.learning.finite import FiniteLearner, held_members, integrates
 from gedppl.learning.learner import Bounds, Guess, Learner
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.value_ranges import is_mean, is_searched, value_at, value_range
@@ -257,7 +257,8 @@ class StackedMembers(OneByOne):
         lower = np.where(left, np.where(kept, values, np.inf).min(axis=0), functional.low)
         upper = np.where(left, np.where(kept, values, -np.inf).max(axis=0), functional.high)
         estimate = values[self.best, np.arange(len(self.best))]
-        sure = first.rule.guaranteed and not first.sampled and bool(left.all())
+        loose = first.sampled or integrates(first.cls, functional, x)
+        sure = first.rule.guaranteed and not loose and bool(left.all())
         rule = first.rule.describe(first.delta)
         return Bounds(
             estimate,

@@ -565,9 +565,27 @@ def evaluate(value: NumberOrFunction | None, x: np.ndarray, what: str) -> np.nda
     out = np.asarray(value(x) if callable(value) else value, float)
     if out.shape != (len(x),):
         out = _one_each(out, x, what)
+    if callable(value) and len(x) > 1:
+        _check_alone(value, out, x, what)
     if not np.isfinite(out).all():
         raise ProblemError(f"{what} must be finite, got {out[~np.isfinite(out)][0]}")
     return out
+
+
+def _check_alone(
+    value: Callable[[np.ndarray], Any], out: np.ndarray, x: np.ndarray, what: str
+) -> None:
+    """Refuse a function that mixes contexts: x[0] is the first one's row, whichever is asked."""
+    for i in (0, len(x) - 1):
+        alone = np.ravel(np.asarray(value(x[i : i + 1]), float))
+        if alone.shape != (1,) or not np.isclose(
+            alone[0], out[i], rtol=1e-9, atol=0, equal_nan=True
+        ):
+            raise ProblemError(
+                f"{what} gives context {i} of {len(x)} the value {out[i]:g} among the others and "
+                f"{alone} alone; it is called with contexts (n, dx), a row each, and must give one "
+                "number for each row from that row: x[:, 0], not x[0]"
+            )
 
 
 def _one_each(out: np.ndarray, x: np.ndarray, what: str) -> np.ndarray:

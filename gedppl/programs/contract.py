@@ -253,8 +253,12 @@ class MemberList(Model):
         """Members (m,) and their densities, batch (m, n), as few pairs as there are families."""
         return [(np.array([m]), self.density(m, x, a)) for m in range(self.size)]
 
+    @property
+    def examples(self) -> Sequence[int]:
+        """Members that stand for all: one of each program."""
+        return range(self.size)
+
     def densities(self, x: Array, a: Array) -> list[Density]:
-        """Of all members."""
         return [density for _, density in self.parts(x, a)]
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
@@ -285,8 +289,7 @@ class Parametric(Model):
 
 
 class DensityClass(Protocol):
-    """A parametric class of conditional densities. NumPy float64 in and out; everything is
-    deterministic.
+    """A parametric class of conditional densities, NumPy float64 in and out.
 
     theta is the flat unconstrained parameter vector, (D,) or, with a leading axis, (M, D).
     """
@@ -404,9 +407,7 @@ class DensityClass(Protocol):
         """Where fits start; of a finite class, of all members."""
         ...
 
-    def own_learner(self, delta: float) -> Learner | None:
-        """A learner that the class brings, instead of one of ours; None if it does not."""
-        ...
+    def own_learner(self, delta: float) -> Learner | None: ...
 
     def flatten(self, params: Params) -> np.ndarray: ...
     def unflatten(self, theta: np.ndarray) -> dict[str, np.ndarray]: ...

@@ -15,6 +15,7 @@ from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError, SiteClashError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.programs.contract import DrawnParams, MemberList, Params
+from gedppl.programs.measures import check_comparable
 from gedppl.programs.program import ProgramClass
 from gedppl.rows import Kept, outcomes_of
 from gedppl.showing import as_html
@@ -88,6 +89,13 @@ class FiniteClass(MemberList):
                     "the models of one class share an outcome, but theirs have "
                     f"shapes {sorted(shapes)}"
                 )
+            check_comparable(
+                [
+                    program.density_at(theta[0], x[:1], a[:1])
+                    for program, theta in zip(self._programs, thetas)
+                ],
+                [f"member {m}" for m in self.examples],
+            )
             self._thetas = thetas
             self.reads_by_context = any(program.reads_by_context for program in self._programs)
         elif self._parts.small(rows := (np.asarray(x, float), np.asarray(a))):
@@ -110,6 +118,10 @@ class FiniteClass(MemberList):
                 f"member {m} holds {len(theta)} settings at once: list them one by one"
             )
         return theta
+
+    @property
+    def examples(self) -> Sequence[int]:
+        return [int(self._of(p)[0]) for p in range(len(self._programs))]
 
     def _of(self, p: int) -> np.ndarray:
         return np.flatnonzero(self._owner == p)

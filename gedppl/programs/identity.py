@@ -13,15 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.errors import InputError, NotADensityError
+from gedppl.errors import FamilyError, InputError, NotADensityError
 from gedppl.families.one_predictor import TERMS
 from gedppl.numerics.arrays import namespace
+from gedppl.numerics.quantiles import check_own
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.lowering import crossing, from_package, is_external, lower, strip
+from gedppl.programs.measures import refuse_atoms
 from gedppl.programs.tracing import support_range
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ DRAWS = 24  # outcomes compared at each row
 # of a log-density: above the packages' rounding (1e-6 in a BetaBinomial), below what a certificate
 # notices
 TOLERANCE = 1e-5
+# classes with an atom, at which the numbers decide whether a log_prob is that of a density
+ATOMS = ("Delta", "ZeroInflated")
 # combinations of the packages' own classes, compared before
 _HOLDS: dict[frozenset[type], bool] = {}
 
@@ -61,9 +66,12 @@ def identify(outline: Density, observed: Observed, log_prob: LogProb, dim: int, 
     outline = strip(outline)
     types = frozenset(_types(outline))
     packaged = all(from_package(kind) for kind in types) and not _patched(outline)
-    if packaged and types in _HOLDS:
+    atoms = any(base.__name__.startswith(ATOMS) for kind in types for base in kind.__mro__)
+    if packaged and types in _HOLDS and not atoms:
         return Identity(_HOLDS[types], packaged)
     objects = [strip(observed(theta)) for theta in settings(dim)]
+    for thing in objects if atoms else ():
+        refuse_atoms(lower(thing, (n,)), partial(log_prob, thing))
     found = [same for thing in objects if (same := _same(thing, log_prob, n)) is not None]
     if not (packaged or (found and all(found))):
         for thing, theta in zip(objects, settings(dim)):
@@ -169,31 +177,62 @@ def _patched(thing: Distribution) -> bool:
 
 WIDE, POINTS = 18.0, 4001  # of the substitution y = middle + unit sinh(t): |t|, and how many
 MOST_COUNTS = 20_000
-AGREE, OFF = 1e-3, 0.02  # between two resolutions; from one
+AGREE, OFF = 1e-3, 0.02  # between two resolutions; from one, or in standard deviations
+SAME = 1e-6  # of a moment
 
 
 def _refuse_no_density(distribution: Any, log_prob: LogProb, n: int, theta: np.ndarray) -> None:
-    """Raise if exp(log_prob) is seen not to integrate or sum to one; where it cannot be seen,
-    nothing is said.
+    """Raise if exp(log_prob) is seen not to integrate or sum to one, or if it is seen to have
+    another mean or variance than the class says; where it cannot be seen, nothing is said.
     """
     if tuple(distribution.event_shape):
         return
     try:
-        mass = _mass(distribution, log_prob, n)
+        seen = _moments(distribution, log_prob, n)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError):
         return  # it takes no such outcomes
-    if mass is None or mass == 0 or abs(mass - 1.0) <= OFF:
+    if seen is None or seen[0] == 0:
         return
-    raise NotADensityError(
-        f"the log_prob of {type(distribution).__name__} gives all outcomes together a probability "
-        f"of {mass:.4g} instead of 1 (at flat parameters {np.round(theta, 3)}), so that it is no "
-        f"density: subtract log({mass:.4g}) in it, as a function of its arguments, or use a "
-        "distribution of the package"
-    )
+    mass, mean, square = seen
+    kind = type(distribution).__name__
+    if abs(mass - 1.0) > OFF:
+        raise NotADensityError(
+            f"the log_prob of {kind} gives all outcomes together a probability "
+            f"of {mass:.4g} instead of 1 (at flat parameters {np.round(theta, 3)}), so that it is "
+            f"no density: subtract log({mass:.4g}) in it, as a function of its arguments, or use a "
+            "distribution of the package"
+        )
+    variance = max(square - mean**2, 0.0)
+    for name, found, unit in (
+        ("mean", mean, np.sqrt(variance)),
+        ("variance", variance, variance),
+    ):
+        said = _own(distribution, name)
+        if (
+            np.isfinite(said)
+            and np.isfinite(found)
+            and abs(said - found) > OFF * unit + SAME * abs(said)
+        ):
+            raise NotADensityError(
+                f"{kind}.{name} says {said:.4g}, and its log_prob has the {name} {found:.4g} (at "
+                f"flat parameters {np.round(theta, 3)}): mend one of them, or leave the {name} out"
+            )
 
 
-def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
-    """What the first row's outcomes add up to; None where two resolutions disagree."""
+def _own(distribution: Any, name: str) -> float:
+    """The first row's mean or variance as the class itself says; NaN if it says none."""
+    try:
+        check_own(distribution, name)
+        said = getattr(distribution, name)
+    except (FamilyError, NotImplementedError, AttributeError, TypeError):
+        return float("nan")
+    return float(np.ravel(namespace(said).to_numpy(said))[0])
+
+
+def _moments(distribution: Any, log_prob: LogProb, n: int) -> tuple[float, float, float] | None:
+    """What the first row's outcomes add up to, and they and their squares weighted by their
+    chances; None where two resolutions disagree.
+    """
     low, high = support_range(distribution.support)
 
     def logs(y: np.ndarray) -> np.ndarray:
@@ -215,7 +254,7 @@ def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
         found = density(counts)
         ended = last == high or found[-1] * len(counts) < AGREE
         total = float(found.sum())
-        return total if ended or total > 1 + OFF else None
+        return _weighed(counts, found) if ended or total > 1 + OFF else None
     if np.isfinite(low) and np.isfinite(high):
         # both ends approached in ever smaller steps
         def place(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -232,15 +271,27 @@ def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
         def place(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return middle + unit * np.sinh(t), unit * np.cosh(t)
 
-    totals = []
+    sums = []
     for points in (POINTS, 2 * POINTS - 1):
         t, step = np.linspace(-WIDE, WIDE, points, retstep=True)
         y, slope = place(t)
-        totals.append(float(np.sum(density(y) * slope) * step))
+        sums.append(_weighed(y, density(y) * slope * step))
+    coarse, fine = sums
     # a second peak may be too narrow for the grid
-    if totals[1] < 1 and not _one_peak(logs(y)):
+    if fine[0] < 1 and not _one_peak(logs(y)):
         return None
-    return totals[1] if abs(totals[1] - totals[0]) <= AGREE * max(totals[1], AGREE) else None
+    if abs(fine[0] - coarse[0]) > AGREE * max(fine[0], AGREE):
+        return None
+    # moments that end with the grid are none
+    steady = (
+        abs(fine[2] - coarse[2]) <= AGREE * fine[2] and abs(y[-1]) ** 3 * density(y[-1:])[0] < AGREE
+    )
+    return fine if steady else (fine[0], np.nan, np.nan)
+
+
+def _weighed(y: np.ndarray, weight: np.ndarray) -> tuple[float, float, float]:
+    with np.errstate(all="ignore"):
+        return float(weight.sum()), float(weight @ y), float(weight @ y**2)
 
 
 def _one_peak(logs: np.ndarray) -> bool:

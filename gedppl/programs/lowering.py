@@ -143,9 +143,15 @@ def _(distribution: LocationAndScale) -> str:
     return distribution.family
 
 
+def _wraps(distribution: Distribution) -> bool:
+    """Whether it is the packages' wrapper of a plate or a mask, not a class that bears its name."""
+    kind = type(distribution)
+    return from_package(kind) and kind.__name__ in ("ExpandedDistribution", "MaskedDistribution")
+
+
 def strip(distribution: Distribution) -> Any:
     """The distribution without the wrappers of plates and trivial masks."""
-    while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
+    while _wraps(distribution):
         if is_masked(distribution):
             raise ModelError(
                 "a masked distribution is not a density: drop the mask, and drop rows "
@@ -157,7 +163,7 @@ def strip(distribution: Distribution) -> Any:
 
 def is_masked(distribution: Distribution) -> bool:
     """Whether some wrapper switches parts of the log-density off."""
-    while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
+    while _wraps(distribution):
         mask = getattr(distribution, "_mask", None)
         if mask is not None and mask is not True:
             return True
