@@ -91,7 +91,7 @@ class FiniteClass(MemberList):
                 )
             check_comparable(
                 [
-                    program.density_at(theta[0], x[:1], a[:1])
+                    program.density_at(theta[0], np.asarray(x)[:1], np.asarray(a)[:1])
                     for program, theta in zip(self._programs, thetas)
                 ],
                 [f"member {m}" for m in self.examples],
