@@ -50,6 +50,8 @@ class Witnesses(Mapping[int, Any]):
         return dict, (self._all(),)
 
 
+# ranges, bounds on parameters, and the safe value, on which other actions' bounds rest too
+IF_TRUE = "if the model class holds the truth and what was declared is true"
 NOT_WATCHED = "not watched"
 REASONS = 3  # actions that an explanation says "why not" of, unasked
 
@@ -111,7 +113,7 @@ class ConstraintCertificate:
         if not self.kept:
             kind = "the limit is not shown to be kept"
         elif self.guaranteed:
-            kind = "guarantee, if the model class holds the truth"
+            kind = f"guarantee, {IF_TRUE}"
         elif self.credible is not None:
             kind = (
                 f"credible: the limit is kept with posterior probability >= {self.credible:g} at "
@@ -153,8 +155,8 @@ class Certificate(Shown):
     Examples
     --------
     >>> certificate = ged.GEDUCB(problem).ask([0.5]).certificate
-    >>> certificate.guaranteed, certificate.verdict
-    (True, 'every limit guaranteed (delta 0.05, if the model classes hold the truth)')
+    >>> certificate.guaranteed, certificate.verdict[:35]
+    (True, 'every limit guaranteed (delta 0.05,')
     """
 
     round: int
@@ -207,7 +209,7 @@ class Certificate(Shown):
         if self.guaranteed:
             return (
                 f"every limit guaranteed (delta {self.delta:g}, if the model classes hold the "
-                "truth)"
+                "truth and what was declared is true)"
             )
         kept = sum(c.guaranteed for c in self.constraints)
         return f"{kept} of {len(self.constraints)} limits guaranteed (delta {self.delta:g})"

@@ -21,6 +21,7 @@ from gedppl.learning.fits import (
     assess,
     decrement,
     keep_good,
+    newton,
     positive_definite,
 )
 from gedppl.learning.likelihoods import ProgramLikelihood
@@ -664,3 +665,14 @@ def test_positive_definite_leaves_a_good_matrix_alone() -> None:
     good = np.array([[2.0, 0.3], [0.3, 1.0]])
     assert positive_definite(good) is good
     assert np.linalg.eigvalsh(positive_definite(np.array([[1.0, 0.0], [0.0, -1.0]]))).min() > 0
+
+
+def test_a_point_where_numbers_run_out_is_left_again() -> None:
+    """The slope leads there; the curvature is no number, so that nothing can be said of it."""
+    found, how = newton(
+        lambda t: (-0.5 * float((t[0] - 4.0) ** 2), 4.0 - t),
+        lambda t: np.eye(1) if abs(t[0]) < 1.0 else np.full((1, 1), np.nan),
+        np.zeros(1),
+    )
+    assert found.tolist() == [0.0]
+    assert how == "stopped after 1 Newton steps at a value that is not finite"

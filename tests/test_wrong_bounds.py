@@ -7,6 +7,7 @@ evidence against the bounds, however far outside the truth lies.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import jax.numpy as jnp
@@ -18,6 +19,8 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.learning import Where, learner, learner_for, reach
+from gedppl.learning.oracles import auto
+from gedppl.learning.programs import ProgramLearner
 
 AT = np.zeros((1, 1))
 DELTA = 0.05
@@ -72,10 +75,11 @@ def declared(case: str, bounds):
     return ged.density_class(CASES[case][0], bounds={"w": bounds}, example=(AT, [0]))
 
 
-def refuted_after(case: str, truth: float, bounds, rows: int, seed: int) -> int | None:
+def refuted_after(case: str, truth: float, bounds, rows: int, seed: int, oracle=None) -> int | None:
     """Rows until no parameter inside the bounds is left; None if that does not happen."""
     _, draw, _, functional = CASES[case]
-    found = learner_for(declared(case, bounds), delta=DELTA, where=Where(AT, 2, (0, 1)))
+    where = Where(AT, 2, (0, 1))
+    found = learner_for(declared(case, bounds), delta=DELTA, where=where, oracle=oracle)
     rng = np.random.default_rng(seed)
     done = 0
     while done < rows:
@@ -103,6 +107,22 @@ def test_without_predictions_from_beyond_them_they_are_not(case, monkeypatch) ->
     """The control: a fit held at the bounds predicts alone."""
     monkeypatch.setattr(learner, "beyond", lambda held, free, seed: held)
     assert refuted_after(case, 2.0, CASES[case][2], 300, 2) is None
+
+
+def held_inside(cls, rows, **options):
+    """An oracle of somebody's own, or a guide: it knows of nothing outside the bounds."""
+    return replace(auto()(cls, rows, **options), free=None)
+
+
+def test_wrong_bounds_are_refuted_whatever_the_oracle(monkeypatch) -> None:
+    assert refuted_after("chances", 2.0, (-3.0, 0.75), 300, 2, held_inside) is not None
+    monkeypatch.setattr(ProgramLearner, "_free", lambda self, fit: fit.free)  # the control
+    assert refuted_after("chances", 2.0, (-3.0, 0.75), 300, 2, held_inside) is None
+
+
+@pytest.mark.slow
+def test_wrong_bounds_are_refuted_under_a_guide() -> None:
+    assert refuted_after("chances", 2.0, (-3.0, 0.75), 300, 2, ged.svi()) is not None
 
 
 def test_a_set_of_absolute_errors_that_misses_its_box_is_empty() -> None:

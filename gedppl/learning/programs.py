@@ -30,7 +30,7 @@ from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.groups import named, one_group
 from gedppl.learning.learner import Bounds, Group, Guess, Trail
 from gedppl.learning.likelihoods import TOP, Likelihood
-from gedppl.learning.oracles import auto, form_of
+from gedppl.learning.oracles import ANY_COORDINATES, auto, called, form_of
 from gedppl.learning.program_sets import (
     Plausible,
     Start,
@@ -334,7 +334,16 @@ class ProgramLearner:
         if self.rule.predictive == "prior":
             return self.particles  # the prior's draws, weighted by the likelihood so far
         held = replace(self._near(fit), beyond=learners.learned_share(self.particles))
-        return held if fit.free is None else learners.beyond(held, fit.free, self.seed)
+        free = self._free(fit)
+        return held if free is None else learners.beyond(held, free, self.seed)
+
+    def _free(self, fit: Fit) -> tuple[np.ndarray, np.ndarray] | None:
+        """The maximum that declared bounds exclude, if they exclude it: a guide, or an oracle of
+        the user's own, looks inside them alone, and wrong ones would not be refuted.
+        """
+        if fit.free is not None or not self.cls.bounds or called(self.oracle) in ANY_COORDINATES:
+            return fit.free
+        return auto()(self.cls, self.rows, start=fit, prior=self.working_prior).free
 
     def _near(self, fit: Fit) -> learners.Particles:
         """The fit, draws around it and a few of the prior's."""

@@ -194,8 +194,7 @@ class Model:
         return parametric(self)
 
     def densities(self, x: Array, a: Array) -> list[Density]:
-        """None, if the class is described by something else."""
-        return []
+        return []  # described by something else
 
     def own_learner(self, delta: float) -> Learner | None:
         """A learner that the class brings, if it does: see docs/howto/learner.md."""

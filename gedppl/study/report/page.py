@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.certificate import ConstraintCertificate
+from gedppl.certificate import IF_TRUE, ConstraintCertificate
 from gedppl.errors import UnknownTruthError
 from gedppl.study.report import learning
 from gedppl.study.report.style import document, number, table
@@ -150,12 +150,9 @@ def _what_certificates_say(run: Run) -> str:
     )
     fell_back = sum(bool(c.get("fallback")) for c in given)
     if sure == len(given):
-        text = f"All {sure} certificates are guarantees, if the model class holds the truth."
+        text = f"All {sure} certificates are guarantees, {IF_TRUE}."
     else:
-        text = (
-            f"{sure} of {len(given)} certificates are guarantees, if the model class holds the "
-            "truth; "
-        )
+        text = f"{sure} of {len(given)} certificates are guarantees, {IF_TRUE}; "
         text += f"{believed} are credible, if model and prior are right; " if believed else ""
         text += (
             "the others approximate."
@@ -427,7 +424,7 @@ def _certificate(run: Run, decision: int) -> str:
     parts = [_part(part) for part in c["constraints"]]
     look, verdict = ("bad", "not a guarantee: see below")
     if all(part.guaranteed for part in parts):
-        look, verdict = ("good", "guarantee, if the model class holds the truth")
+        look, verdict = ("good", f"guarantee, {IF_TRUE}")
     elif all(part.kind != "approximation" for part in parts):
         verdict = "credible, no guarantee: if model and prior are right"
     sums = [
