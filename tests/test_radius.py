@@ -13,6 +13,7 @@ import gedppl as ged
 from gedppl.errors import SettingError
 from gedppl.learning import radius
 from gedppl.learning.radius import View
+from tests.coins import problem
 
 
 def test_levels_of_restarts_sum_to_delta_and_no_more() -> None:
@@ -138,3 +139,17 @@ def test_every_rule_says_what_it_guarantees(rule, guaranteed, word) -> None:
 def test_errors(call, match) -> None:
     with pytest.raises(SettingError, match=match):
         call()
+
+
+def test_a_radius_that_counts_parameters_is_refused_for_members(monkeypatch) -> None:
+    """Of two hundred members it would count none: log 20 + 1 instead of log 4000."""
+    ball = ged.radius.hellinger_ball(ged.radius.bracketing(1.0, 1.0))
+    coins, row = problem().utility.model, (np.zeros((1, 1)), np.ones(1, int), np.ones(1))
+    with pytest.raises(SettingError, match="counts parameters, and a finite class has none"):
+        ged.confidence_set(coins, *row, confidence=ball)
+    monkeypatch.setattr(type(ball), "check", lambda self, cls, oracle=None: None)  # the control
+    assert (
+        ged.confidence_set(coins, *row, confidence=ball)
+        .bounds(ged.mean(0, 1), row[0], 2)
+        .guaranteed
+    )

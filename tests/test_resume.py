@@ -268,6 +268,34 @@ def test_a_table_that_a_model_reads_from_its_module_counts(monkeypatch) -> None:
     assert digest(looked_up) == before
 
 
+SETTINGS = {"slope": 1.0}
+
+
+def helping(x: np.ndarray) -> np.ndarray:
+    return SETTINGS["slope"] * x
+
+
+def helped(x: np.ndarray) -> np.ndarray:
+    return helping(x)
+
+
+def test_helpers_and_settings_that_a_model_reads_from_its_module_count(monkeypatch) -> None:
+    from gedppl.problem import checks
+
+    before = checks.digest(helped)
+    with monkeypatch.context() as patch:
+        patch.setitem(SETTINGS, "slope", 2.0)
+        assert checks.digest(helped) != before
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "helping", looked_up)
+        assert checks.digest(helped) != before
+    assert checks.digest(helped) == before
+    monkeypatch.setattr(checks, "_is_read", lambda read, by: np.isscalar(read))  # the control
+    alone = checks.digest(helped)
+    monkeypatch.setitem(SETTINGS, "slope", 2.0)
+    assert checks.digest(helped) == alone
+
+
 def test_a_functional_of_ones_own_counts_by_what_it_does(tmp_path) -> None:
     """Under one name, in one place: only its body differs."""
     cls = ged.density_class(coin_model)

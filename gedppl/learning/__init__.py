@@ -114,6 +114,8 @@ def learner_for(
         saves memory.
     """
     check_delta(delta)
+    if confidence is not None:
+        confidence.check(cls, oracle)
     if isinstance(confidence, CredibleSet | SampledSet):
         base = learner_for(
             cls,

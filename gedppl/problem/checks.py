@@ -285,9 +285,9 @@ def described(thing: Any) -> str:
 # a hash of a model as it was declared -------------------------------------------------------------
 # Its source, the numbers it closes over, and the members of a finite class. Two programs may read
 # alike and differ in a number that their functions enclose (a noise scale, a table). The hash
-# follows plain numbers, texts, arrays and functions through closures and default arguments, and the
-# numbers, texts and arrays that a function reads from its module; other objects count by their type
-# alone, so what a model reads from them is not covered.
+# follows plain numbers, texts, arrays and functions through closures and default arguments, and
+# those that a function reads from its module, functions of other modules excepted; other objects
+# count by their type alone, so what a model reads from them is not covered.
 
 
 def digest(model: Any) -> str:
@@ -308,6 +308,7 @@ class _Hash:
 
     def __init__(self) -> None:
         self.sha = hashlib.sha256()
+        self.followed: set[int] = set()  # what was found in modules, once is enough
 
     def say(self, *words: object) -> None:
         for word in words:
@@ -390,9 +391,21 @@ def _(value: FunctionType, h: _Hash, depth: int) -> None:
             h.say("empty")
     for name in sorted(set(value.__code__.co_names) & set(value.__globals__)):
         read = value.__globals__[name]
-        if np.isscalar(read) or (hasattr(read, "__array__") and not inspect.isclass(read)):
+        if _is_read(read, value):
             h.say("global", name)
-            h.feed(read, depth + 1)
+            if id(read) not in h.followed:
+                h.followed.add(id(read))
+                h.feed(read, depth + 1)
+
+
+def _is_read(read: Any, by: FunctionType) -> bool:
+    """Whether something that a function finds in its module is part of what it says: numbers, texts
+    and what holds them, and functions that stand beside it.
+    """
+    if isinstance(read, FunctionType):
+        return read.__globals__ is by.__globals__
+    plain = np.isscalar(read) or isinstance(read, Mapping | list | tuple)
+    return plain or (hasattr(read, "__array__") and not inspect.isclass(read))
 
 
 def _source(function: Any) -> str:
