@@ -343,6 +343,7 @@ class ProgramLearner:
         """
         if fit.free is not None or not self.cls.bounds or called(self.oracle) in ANY_COORDINATES:
             return fit.free
+        assert self.rows is not None
         return auto()(self.cls, self.rows, start=fit, prior=self.working_prior).free
 
     def _near(self, fit: Fit) -> learners.Particles:
