@@ -448,25 +448,26 @@ def test_no_rows(backend) -> None:
 
 
 def test_a_finite_class_of_two_models_in_two_ppls() -> None:
-    def poisson(x, a, y=None):  # the same site name, another meaning
+    def waiting(x, a, y=None):  # the same site name, another meaning
         numpyro.sample(
-            "y", nd.Poisson(numpyro.param("w", jnp.ones(3), constraint=nc.positive)[a]), obs=y
+            "y", nd.Exponential(numpyro.param("w", jnp.ones(3), constraint=nc.positive)[a]), obs=y
         )
 
     wide = {"w": np.ones((3, 2)), "b": np.zeros(3)}
     flat = {"w": np.zeros((3, 2)), "b": np.array([0.0, 1.0, 2.0])}
-    cls = finite_class([(linear_p, wide), (poisson, {"w": [1.0, 2.0, 3.0]}), (linear_p, flat)])
-    y = np.array([0.0, 1.0, 2.0, 0.5, 1.0])
+    cls = finite_class([(linear_p, wide), (waiting, {"w": [1.0, 2.0, 3.0]}), (linear_p, flat)])
+    y = np.array([0.3, 1.0, 2.0, -0.5, 1.0])
     logs = cls.log_likelihood(cls.every, X, A, y)
     assert cls.size == 3
     np.testing.assert_allclose(logs[0], scipy.stats.norm.logpdf(y, X.sum(1), 0.5), rtol=1e-12)
     np.testing.assert_allclose(logs[2], scipy.stats.norm.logpdf(y, A, 0.5), rtol=1e-12)
-    # -inf where y = 0.5
-    np.testing.assert_allclose(logs[1], scipy.stats.poisson.logpmf(y, A + 1.0), rtol=1e-12)
+    # -inf where y = -0.5
+    expected = scipy.stats.expon.logpdf(y, scale=1 / (A + 1.0))
+    np.testing.assert_allclose(logs[1], expected, rtol=1e-12)
     assert np.isneginf(logs[1, 3])
     values = cls.values(MeanOf(), cls.every, X, A)
-    np.testing.assert_allclose(values, [X.sum(1), A + 1.0, A], rtol=1e-12)
-    assert [cls.density(m, X, A).family for m in range(3)] == ["Normal", "Poisson", "Normal"]
+    np.testing.assert_allclose(values, [X.sum(1), 1 / (A + 1.0), A], rtol=1e-12)
+    assert [cls.density(m, X, A).family for m in range(3)] == ["Normal", "Exponential", "Normal"]
     np.testing.assert_allclose(cls.density(2, X, A).args["loc"], A)
 
 

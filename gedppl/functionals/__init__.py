@@ -551,9 +551,8 @@ def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()
     -----
     A kink that is not declared costs accuracy: over the families here, a jump errs by up to 0.03
     of its height, and a bend such as max(y - q, 0) by up to 2e-4 of the outcome's 16%-84% range.
-    Smooth functions and integer outcomes need none. Sums leave out 1e-14 of the mass, integrals
-    1e-24; vectors use 4,096 fixed quasi-random draws. Bounds of it are guaranteed where outcomes
-    can be counted, and nowhere else.
+    Sums leave out 1e-14 of the mass, integrals 1e-24; vectors use 4,096 fixed quasi-random draws.
+    Its bounds are guaranteed where outcomes can be counted, and nowhere else.
 
     Examples
     --------
