@@ -524,7 +524,9 @@ def test_bad_finite_classes() -> None:
         finite_class(linear_n, [good, {**good, "b": np.zeros(2)}], example=(X, A))
     with pytest.raises(errors.ParameterError, match="member 0 holds 4 settings at once"):
         finite_class(linear_n, [{"w": np.zeros((4, 3, 2)), "b": np.zeros((4, 3))}], example=(X, A))
-    mixed = finite_class([(linear_n, good), (poisson_n, good)], example=(X, A))
+    with pytest.raises(errors.ModelError, match="member 0 gives outcomes densities and member 1"):
+        finite_class([(linear_n, good), (poisson_n, good)], example=(X, A))
+    mixed = finite_class([(linear_n, good), (linear_n, good)], example=(X, A))
     with pytest.raises(errors.ParameterError, match=r"members 0, ..., 1, got 2"):
         mixed.density(2, X, A)
     with pytest.raises(errors.NotFiniteError, match="y must be finite"):
