@@ -36,6 +36,9 @@ class MeanOf:
         mean = density.mean
         return mean[..., 0] if density.event_shape else mean
 
+    def is_formula(self, density: Any) -> bool:
+        return False
+
 
 @cache
 def case(program: Program) -> dict[str, Any]:
