@@ -164,7 +164,7 @@ class FiniteClass(MemberList):
         """Of every member (M, n), and which rows (n,) some program supports."""
         out, possible = np.full((self.size, len(a)), -np.inf), np.zeros(len(a), bool)
         for part, program, thetas in zip(self._known(x, a), self._programs, self._thetas):
-            if part.log_prob is not None:
+            if part.log_prob is not None and part.density is not None:
                 ok = np.isfinite(part.density.log_prob(y)).any(axis=0)
                 if not ok.all():
                     ok |= program.supports(x, a, y)
@@ -182,9 +182,9 @@ class FiniteClass(MemberList):
         """The functional of members theta (M,) at every row, (M, n)."""
         out = np.empty((self.size, len(np.atleast_1d(a))))
         for part, program, thetas in zip(self._known(x, a), self._programs, self._thetas):
-            quick = part.log_prob is not None and functional.is_formula(part.density)
-            if quick:
-                found: Any = functional(part.density, np.asarray(x, float), np.asarray(a))
+            density = None if part.log_prob is None else part.density
+            if density is not None and functional.is_formula(density):
+                found: Any = functional(density, np.asarray(x, float), np.asarray(a))
             else:
                 found = program.values(functional, thetas, x, a)
             out[part.members] = found
@@ -208,7 +208,13 @@ class FiniteClass(MemberList):
         """Members (m,) and their densities, batch (m, n): one pair for each program that the
         class is made of.
         """
-        return [(part.members, part.density) for part in self._known(x, a)]
+        return [
+            (
+                part.members,
+                program.density_at(theta, x, a) if part.density is None else part.density,
+            )
+            for part, program, theta in zip(self._known(x, a), self._programs, self._thetas)
+        ]
 
     def _known(self, x: ArrayLike, a: ArrayLike) -> list[Part]:
         """By program, at rows that have been looked at once."""
@@ -228,7 +234,7 @@ class Part:
     """Members (m,) of one program at rows: their densities, batch (m, n)."""
 
     members: np.ndarray
-    density: Density
+    density: Density | None  # None: only its PPL knows it, one setting at a time
     # outcomes (n,) -> (m, n), where that is a formula for NumPy; None: the program has to be asked
     log_prob: Callable[[np.ndarray], np.ndarray] | None
 
@@ -239,12 +245,13 @@ def part_of(
     """At theta (m, D)."""
     predictor, program = cls.predictor, cls.program
     if predictor is None:
-        density = cls.density_at(theta, x, a)
+        alone = len(theta) == 1
+        density = cls.density_at(theta, x, a) if program.known_family or alone else None
         # chances near one, made of logits, are rounded to one
         rounded = program.outcome_kind().endswith("Logits")
         known = program.known_family and program.packaged and not program.has_cutpoints
         quick = known and not program.moving_support and not rounded
-        return Part(members, density, density.log_prob if quick else None)
+        return Part(members, density, None if density is None or not quick else density.log_prob)
     x, a = cls.check_rows(x, a)
     family, fixed = FAMILIES[predictor.family, predictor.link], predictor.fixed(x, a)
     eta = theta @ predictor.features(x, a).T + predictor.offset(x, a)
