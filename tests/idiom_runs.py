@@ -109,6 +109,7 @@ def largest_by_search(learner, idiom: Idiom, at: np.ndarray, starts: int = 12) -
             (0.5 * whole.table.n * np.log(2 * np.pi), whole.table.x[:, -1].sum())
         )
         centre, box = learner.snapshots.estimate[-1], None
+        walls = [], []
 
         def total(v):
             z = (whole.table.y - whole.table.x[:, :-1] @ v[:-n_scales]) * np.exp(
@@ -125,6 +126,7 @@ def largest_by_search(learner, idiom: Idiom, at: np.ndarray, starts: int = 12) -
         (chosen,) = learner.sets
         cls, rows = learner.cls, learner.rows
         centre, threshold = chosen.region.centre, chosen.threshold
+        walls = chosen.data.supports()
         low, high = cls._box if isinstance(cls, SeenClass) else (None, None)
         box = None if low is None else list(zip(low, high))
 
@@ -149,11 +151,21 @@ def largest_by_search(learner, idiom: Idiom, at: np.ndarray, starts: int = 12) -
                 bounds=None
                 if box is None
                 else [((lo - c) / s, (hi - c) / s) for (lo, hi), c, s in zip(box, centre, spread)],
-                constraints={
-                    "type": "ineq",
-                    "fun": lambda v: total(centre + spread * v) - threshold,
-                    "jac": lambda v: _slope(lambda u: total(centre + spread * u), v),
-                },
+                constraints=[
+                    {
+                        "type": "ineq",
+                        "fun": lambda v: total(centre + spread * v) - threshold,
+                        "jac": lambda v: _slope(lambda u: total(centre + spread * u), v),
+                    },
+                    *(
+                        {
+                            "type": "ineq",
+                            "fun": lambda v, a=a, b=b: b - a @ (centre + spread * v),
+                            "jac": lambda v, a=a: -a * spread,
+                        }
+                        for a, b in zip(*walls)
+                    ),
+                ],
                 method="SLSQP",
                 options={"ftol": 1e-14, "maxiter": 300},
             )

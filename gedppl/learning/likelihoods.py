@@ -29,7 +29,7 @@ from gedppl.rows import Kept, Rows
 if TYPE_CHECKING:
     from gedppl.learning.profiled import Profile
     from gedppl.learning.storing import Node, Reader, Writer
-    from gedppl.programs.contract import DensityClass
+    from gedppl.programs.contract import DensityClass, OrderedPredictor
 
 
 # nats at which the climb of a set's centre ends; on separable data fewer would run far off
@@ -202,8 +202,27 @@ class Likelihood(ABC):
         return False
 
     def walls(self) -> Walls:
-        """Half-spaces A v <= b beyond which rows have no density: parts of A and of b."""
+        """Half-spaces A v <= b beyond which rows have no density, or supports no parameter: parts
+        of A and of b.
+        """
+        return self.supports()
+
+    def supports(self) -> Walls:
+        """Those that supports leave, whatever the rows are."""
         return [], []
+
+    def allowed(self, theta: np.ndarray) -> np.ndarray:
+        """Whether supports leave each theta (M, D), up to rounding: (M,)."""
+        inside = np.ones(len(theta), bool)
+        for normals, limits in zip(*self.supports()):
+            room = 1e-9 * (np.abs(theta) @ np.abs(normals).T + np.abs(limits))
+            inside &= np.all(theta @ normals.T <= limits + room, axis=1)
+        return inside
+
+
+def said_by(predictor: LinearPredictor | OrderedPredictor) -> Walls:
+    """The half-spaces that supports leave to theta."""
+    return ([], []) if predictor.walls is None else ([predictor.walls[0]], [predictor.walls[1]])
 
 
 class ProgramLikelihood(Likelihood):
@@ -402,10 +421,12 @@ class PredictorLikelihood(Likelihood):
     def walled(self) -> bool:
         return bool(np.isfinite(self.family.domain).any())
 
+    def supports(self) -> Walls:
+        return said_by(self.predictor)
+
     def walls(self) -> Walls:
-        """The domain of the link at the rows seen."""
-        normals: list[np.ndarray] = []
-        limits: list[np.ndarray] = []
+        """The domain of the link at the rows seen, and what supports say."""
+        normals, limits = self.supports()
         ends = [(s, end) for s, end in zip((-1.0, 1.0), self.family.domain) if np.isfinite(end)]
         if self.table is not None and ends:
             rows = np.unique(self.table.x[:, : self.dim + 1], axis=0)

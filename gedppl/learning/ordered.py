@@ -24,7 +24,7 @@ from scipy.optimize import linprog
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 
 from gedppl.families.one_predictor import LARGEST_EXPONENT, LOG_2PI
-from gedppl.learning.likelihoods import MOST_PAIRS, Likelihood
+from gedppl.learning.likelihoods import MOST_PAIRS, Likelihood, Walls, said_by
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -325,6 +325,9 @@ class OrderedLikelihood(Likelihood):
             [np.diff(features, axis=1), np.diff(offset, axis=1)[..., None]], axis=2
         )
         return apart(np.unique(gaps.reshape(-1, self.dim + 1), axis=0), theta)
+
+    def supports(self) -> Walls:
+        return said_by(self.ordered)
 
     def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         return crossed(self.ordered, theta, x, a)

@@ -410,6 +410,7 @@ class ProgramLearner:
         inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
         if self.rows is None:
             return inside
+        inside &= self.data.allowed(theta)
         process = self.rule.process
         if process is None:
             for s in self.sets:

@@ -62,7 +62,7 @@ class Backend(ABC):
     known_family: bool  # its family is one of ours
     has_cutpoints: bool  # which may be out of order
     discrete: bool
-    ranges: dict[str, tuple[float, float]]  # of the sites
+    ranges: dict[str, tuple[float, float, bool]]  # of the sites; whether entries rise
     assignments: list[dict[str, Any]]  # of the discrete latents that are summed out
 
     def __init__(self) -> None:

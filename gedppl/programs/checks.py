@@ -50,7 +50,8 @@ class SiteRecord:
     shapes: tuple[Shape, ...] = ()  # of the value, or of each array in a module's value
     free_shapes: tuple[Shape, ...] = ()  # the same unconstrained
     constraint: Any = None
-    range: tuple[float, float] = (-math.inf, math.inf)  # of the value's entries, by the constraint
+    # of the value's entries, by the constraint, and whether they rise
+    range: tuple[float, float, bool] = (-math.inf, math.inf, False)
     unconstrained: bool = False  # any real number is allowed: the value is its own free form
     sees_y: bool = False  # whether the value is the very y that the program was called with
 

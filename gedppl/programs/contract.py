@@ -6,7 +6,7 @@ Axis letters: M parameter settings, n rows, K actions, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -40,13 +40,12 @@ if TYPE_CHECKING:
 
 Program = Callable[..., Any]  # a model as the user writes it: model(x, a, y=None)
 Params = Mapping[str, Any]
+Halves: TypeAlias = tuple[np.ndarray, np.ndarray] | None  # A theta <= b, beyond ends of entries
 T = TypeVar("T")
 
 
 class Drawn(np.ndarray):
-    """Flat parameters that were drawn at random; `unflatten` hands the mark on, so that
-    `finite_class` knows draws as draws.
-    """
+    """Flat parameters drawn at random; `unflatten` hands the mark on to `finite_class`."""
 
 
 class DrawnParams(dict[str, Any]):
@@ -85,17 +84,17 @@ class LinearPredictor:
     fixed: Any  # (x, a) -> dict of (n,) arrays
     # all three at contexts x (n, dx) with actions 0..K-1, contexts slowest; None: row by row
     at_contexts: Callable[[np.ndarray, int], PredictorParts] | None = None
+    walls: Halves = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class OrderedPredictor:
-    """Ordered outcomes y in 0..C with P(y <= k) = F(features(x, a)[:, k] @ theta + offset(x,
-    a)[:, k]), proved affine; F is the link's distribution function.
-    """
+    """Ordered y in 0..C, P(y <= k) = F(features[:, k] @ theta + offset[:, k]); proved affine."""
 
     features: Any  # (x (n, dx), a (n,)) -> (n, C, D) float64
     offset: Any  # (x, a) -> (n, C)
     link: str = "logit"
+    walls: Halves = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

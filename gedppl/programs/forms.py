@@ -50,6 +50,7 @@ from gedppl.programs.values import (
 )
 
 NONNEGATIVE = ("exp", "logistic", "sigmoid", "sqrt", "square", "abs", "softplus")
+SIGN_KEEPING = ("log1p", "expm1", "tanh")
 ELEMENTARY = ("log", "exp")
 ADDING = ("add", "add_any", "reduce_sum", "cumsum", "concatenate", "sum", "cat", "stack")
 
@@ -66,9 +67,14 @@ class Reading:
     _tail_of: dict[int, int] = field(default_factory=dict)
 
     def site(
-        self, name: str, shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        low: float = -np.inf,
+        high: float = np.inf,
+        rising: bool = False,
     ) -> Form:
-        self.atoms.append(Atom(name, shape, low, high, False))
+        self.atoms.append(Atom(name, shape, low, high, False, rising=rising))
         return self._form_of(len(self.atoms) - 1)
 
     def _form_of(self, number: int) -> Form:
@@ -142,7 +148,7 @@ class Reading:
         """An atom for each output: their numbers."""
         used = tuple(operands.settled)
         by_action = any(one.by_action for one in used)
-        low, high = _range(step, operands)
+        low, high = _range(step, self._where_numbers_are(step, operands))
         name = step.name.partition("[")[0] + (f" at {step.line}" if step.line else "")
         # shapes come from running the step on offsets: numbers do not matter
         sample = step.run(*[one.stand_in(self.atoms) for one in used])
@@ -153,6 +159,19 @@ class Reading:
             for i, value in enumerate(sample[: len(step.real)])
         ]
         return list(range(first, len(self.atoms)))
+
+    def _where_numbers_are(self, step: Step, operands: Operands) -> Operands:
+        """Without the case that `where(v != v, ...)` keeps for what is no number; `logaddexp`, and
+        so `softplus`, has one.
+        """
+        test = operands.wholes.get(0)
+        if step.name != "select_n" or test is None or len(operands) != 3:
+            return operands
+        asked = self.atoms[test.atom]
+        if asked.name.partition(" ")[0] != "ne" or asked.operands[0] is not asked.operands[-1]:
+            return operands
+        usual = operands.every[1]
+        return Operands.of([operands.every[0], usual, usual])
 
     def apply(self, run: Callable[..., Array], name: str, *operands: Form, line: str = "") -> Form:
         """A still form computed from still forms by an operation that is not the program's own."""
@@ -466,6 +485,8 @@ def _range(step: Step, operands: Operands) -> tuple[float, float]:
     if name in NONNEGATIVE:
         return 0.0, np.inf
     forms = list(operands.forms.values())
+    if name in SIGN_KEEPING and len(forms) == 1 and forms[0].low >= 0:
+        return 0.0, np.inf
     known = [
         np.asarray(one.value)
         for i, one in operands.known.items()
@@ -475,6 +496,9 @@ def _range(step: Step, operands: Operands) -> tuple[float, float]:
         return -np.inf, np.inf
     low = min(one.low for one in forms)
     positive = low >= 0 and all(np.all(value >= 0) for value in known)
+    if name in ("max", "maximum"):
+        least = max(one.low for one in forms)
+        return max([least, *(float(np.min(value)) for value in known)]), np.inf
     if step.rule == "move":
         inside = all(
             np.all((value >= low) & (value <= max(one.high for one in forms))) for value in known

@@ -36,7 +36,7 @@ from gedppl.programs.lowering import (
     is_masked,
     may_cross,
 )
-from gedppl.programs.tracing import MANY, TRIALS, Site, support_range
+from gedppl.programs.tracing import MANY, TRIALS, Site, support_of
 
 if TYPE_CHECKING:
     from numpyro.distributions.transforms import Transform
@@ -79,7 +79,7 @@ class NumpyroRecorder(Messenger):
                     shapes=shapes,
                     free_shapes=free,
                     constraint=str(constraint),
-                    range=support_range(constraint),
+                    range=support_of(constraint),
                     unconstrained=_is_identity(biject_to(constraint)),
                 )
             )
@@ -104,7 +104,7 @@ class NumpyroRecorder(Messenger):
                     shapes=(jnp.shape(value),),
                     free_shapes=(free_shape,),
                     constraint=str(fn.support),
-                    range=support_range(fn.support),
+                    range=support_of(fn.support),
                     unconstrained=latent and _is_identity(biject_to(fn.support)),
                 )
             )

@@ -231,7 +231,7 @@ class ProgramClass:
         hierarchy's scales are seen by no row, and a fit without them has no funnel to fall into.
         """
         constrained = any(
-            np.isfinite(side) for ends in self.program.ranges.values() for side in ends
+            np.isfinite(side) for ends in self.program.ranges.values() for side in ends[:2]
         )
         found = self.program.seen if constrained or not self._is_affine else None
         if not isinstance(found, Seen) or (self._is_affine and found.dim >= self.dim):

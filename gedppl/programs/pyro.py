@@ -43,7 +43,7 @@ from gedppl.programs.lowering import (
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_bijections import biject_to, is_identity
 from gedppl.programs.torch_kernels import TorchKernels, as_tensor, inside_arrays
-from gedppl.programs.tracing import Site, support_range
+from gedppl.programs.tracing import Site, support_of
 
 if TYPE_CHECKING:
     from gedppl.programs.contract import Distribution, Program
@@ -348,7 +348,7 @@ class PyroProgram(TorchKernels):
         self.dim = self.sites[-1].stop if self.sites else 0
         self._constraints = {site.name: site.constraint for site in outline.parameters}
         self._start = {site.name: site.value for site in outline.parameters if site.kind == "param"}
-        self.ranges = {site.name: support_range(site.constraint) for site in outline.parameters}
+        self.ranges = {site.name: support_of(site.constraint) for site in outline.parameters}
         self.unconstrained = all(is_identity(site.constraint) for site in outline.parameters)
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)

@@ -58,6 +58,7 @@ class AtomTable:
     by_action: bool
     operands: tuple[np.ndarray | StillForm | int, ...]  # an int: another atom, of whole numbers
     elementary: str = ""
+    rising: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,19 @@ class _Coordinates:
         )
         return np.repeat(low, sizes).astype(float), np.repeat(high, sizes).astype(float)
 
+    def walls(self) -> tuple[np.ndarray, np.ndarray]:
+        """What supports say, as A u <= b: (w, q) and (w,)."""
+        eye, (low, high) = np.eye(self.q), self.ranges()
+        normals = [-eye[np.isfinite(low)], eye[np.isfinite(high)]]
+        limits = [-low[np.isfinite(low)], high[np.isfinite(high)]]
+        for (j, _), start in zip(self.blocks, self.start):
+            atom = self.tables.atoms[j]
+            if atom.rising:
+                index = start + np.arange(int(np.prod(atom.shape))).reshape(-1, atom.shape[-1])
+                normals.append(eye[index[:, :-1].ravel()] - eye[index[:, 1:].ravel()])
+                limits.append(np.zeros(index[:, 1:].size))
+        return np.concatenate(normals), np.concatenate(limits)
+
     def names(self) -> list[str]:
         found = []
         for j, action in self.blocks:
@@ -307,6 +321,8 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
         names, box_low, box_high = tuple(atoms[j] for j in used), low[used], high[used]
         matrix = np.eye(space.q)[used]
 
+    walls = _walls_of(matrix, *space.walls())
+
     def from_theta(theta: np.ndarray) -> np.ndarray:
         return np.asarray(space.values(theta) @ matrix.T)
 
@@ -333,10 +349,11 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
             ],
             verdict.link,
         )
-        return replace(seen, ordered=edges)
+        return replace(seen, ordered=replace(edges, walls=walls))
     by_context = reader.is_affine_by_context()
     table = Tabulated(parts, unit_slopes(parts), len(names)) if by_context else None
     predictor = predictor_from(verdict.family, verdict.link, verdict.others, parts, table)
+    predictor = replace(predictor, walls=walls)
     if not tables.unknown:
         return replace(seen, predictor=predictor)
     if verdict.family in SCALED:
@@ -360,6 +377,20 @@ def _gathered(
     np.add.at(out, (np.arange(n)[:, None], index), slots)
     wide = constant.reshape(*constant.shape, *(1,) * (slots.ndim - 2))
     return out[:, :n_rows], (slots * wide).sum(axis=1)
+
+
+def _walls_of(
+    matrix: np.ndarray, normals: np.ndarray, limits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What A u <= b says of v = matrix u: those of its rows that v alone determines, exactly; a
+    coordinate's own ends are left to its box. Rows that are left out only cost width.
+    """
+    none = np.zeros((0, len(matrix))), np.zeros(0)
+    if not (len(normals) and 0 < len(matrix) <= MOST_ROWS):
+        return none
+    found = np.round(normals @ np.linalg.pinv(matrix), 9)
+    kept = np.all(found @ matrix == normals, axis=1) & (np.count_nonzero(found, axis=1) > 1)
+    return found[kept], limits[kept]
 
 
 def _image(matrix: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

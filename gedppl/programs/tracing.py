@@ -164,6 +164,12 @@ def support_range(constraint: Constraint) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
+def support_of(constraint: Constraint) -> tuple[float, float, bool]:
+    """The same interval, and whether entries rise from one to the next."""
+    base = getattr(constraint, "base_constraint", constraint)
+    return *support_range(constraint), "ordered" in type(base).__name__.lower()
+
+
 TRIALS = 129  # rows tried together
 # a program that looks at the number of its rows would do something else at one of these
 MANY = (257, 4099, 65_537)

@@ -364,6 +364,7 @@ class Atom:
     output: int = 0
     # "log" or "exp": one number at a time, so that equal operands make equal atoms
     elementary: str = ""
+    rising: bool = False  # along its last axis, as its support says
 
 
 def _one_number(value: Array) -> float | None:
