@@ -126,7 +126,7 @@ def largest_by_search(learner, idiom: Idiom, at: np.ndarray, starts: int = 12) -
         (chosen,) = learner.sets
         cls, rows = learner.cls, learner.rows
         centre, threshold = chosen.region.centre, chosen.threshold
-        walls = chosen.data.supports()
+        walls = chosen.data.supports
         low, high = cls._box if isinstance(cls, SeenClass) else (None, None)
         box = None if low is None else list(zip(low, high))
 

@@ -29,7 +29,7 @@ from gedppl.rows import Kept, Rows
 if TYPE_CHECKING:
     from gedppl.learning.profiled import Profile
     from gedppl.learning.storing import Node, Reader, Writer
-    from gedppl.programs.contract import DensityClass, OrderedPredictor
+    from gedppl.programs.contract import DensityClass, Halves
 
 
 # nats at which the climb of a set's centre ends; on separable data fewer would run far off
@@ -40,7 +40,6 @@ FLAT = 1e-9  # curvature, as a share of the largest, of directions which that cl
 BLOCK = 40_000  # terms at once
 MOST_PAIRS = 1 << 21  # products of features that are kept
 
-Walls = tuple[list[np.ndarray], list[np.ndarray]]
 KnownColumns = Kept[tuple[np.ndarray, tuple[str, ...]]]
 
 
@@ -199,30 +198,16 @@ class Likelihood(ABC):
     @property
     def walled(self) -> bool:
         """Whether there are `walls`."""
-        return False
+        return bool(self.supports[0])
 
-    def walls(self) -> Walls:
-        """Half-spaces A v <= b beyond which rows have no density, or supports no parameter: parts
-        of A and of b.
-        """
-        return self.supports()
+    def walls(self) -> Halves:
+        """Half-spaces A v <= b beyond which rows have no density, or supports no parameter."""
+        return self.supports
 
-    def supports(self) -> Walls:
+    @property
+    def supports(self) -> Halves:
         """Those that supports leave, whatever the rows are."""
-        return [], []
-
-    def allowed(self, theta: np.ndarray) -> np.ndarray:
-        """Whether supports leave each theta (M, D), up to rounding: (M,)."""
-        inside = np.ones(len(theta), bool)
-        for normals, limits in zip(*self.supports()):
-            room = 1e-9 * (np.abs(theta) @ np.abs(normals).T + np.abs(limits))
-            inside &= np.all(theta @ normals.T <= limits + room, axis=1)
-        return inside
-
-
-def said_by(predictor: LinearPredictor | OrderedPredictor) -> Walls:
-    """The half-spaces that supports leave to theta."""
-    return ([], []) if predictor.walls is None else ([predictor.walls[0]], [predictor.walls[1]])
+        return (), ()
 
 
 class ProgramLikelihood(Likelihood):
@@ -419,19 +404,20 @@ class PredictorLikelihood(Likelihood):
 
     @property
     def walled(self) -> bool:
-        return bool(np.isfinite(self.family.domain).any())
+        return bool(np.isfinite(self.family.domain).any() or self.supports[0])
 
-    def supports(self) -> Walls:
-        return said_by(self.predictor)
+    @property
+    def supports(self) -> Halves:
+        return self.predictor.walls
 
-    def walls(self) -> Walls:
+    def walls(self) -> Halves:
         """The domain of the link at the rows seen, and what supports say."""
-        normals, limits = self.supports()
+        normals, limits = self.supports
         ends = [(s, end) for s, end in zip((-1.0, 1.0), self.family.domain) if np.isfinite(end)]
         if self.table is not None and ends:
             rows = np.unique(self.table.x[:, : self.dim + 1], axis=0)
-            normals += [sign * rows[:, :-1] for sign, _ in ends]
-            limits += [sign * (end - rows[:, -1]) for sign, end in ends]
+            normals += tuple(sign * rows[:, :-1] for sign, _ in ends)
+            limits += tuple(sign * (end - rows[:, -1]) for sign, end in ends)
         return normals, limits
 
     def density(self, eta: np.ndarray, fixed: Mapping[str, np.ndarray]) -> Density:

@@ -24,12 +24,12 @@ from scipy.optimize import linprog
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 
 from gedppl.families.one_predictor import LARGEST_EXPONENT, LOG_2PI
-from gedppl.learning.likelihoods import MOST_PAIRS, Likelihood, Walls, said_by
+from gedppl.learning.likelihoods import MOST_PAIRS, Likelihood
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.learning.storing import Node, Reader
-    from gedppl.programs.contract import OrderedPredictor
+    from gedppl.programs.contract import Halves, OrderedPredictor
 
 BLOCK = 40_000  # products held at once, so that they stay in the cache
 
@@ -326,8 +326,9 @@ class OrderedLikelihood(Likelihood):
         )
         return apart(np.unique(gaps.reshape(-1, self.dim + 1), axis=0), theta)
 
-    def supports(self) -> Walls:
-        return said_by(self.ordered)
+    @property
+    def supports(self) -> Halves:
+        return self.ordered.walls
 
     def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         return crossed(self.ordered, theta, x, a)

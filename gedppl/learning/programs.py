@@ -45,6 +45,7 @@ from gedppl.learning.radius import LikelihoodRatio, Paper, Rule
 from gedppl.learning.rule_view import summed_divergence, view_of
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.learning.units import ENOUGH, parameter_units
+from gedppl.learning.walls import left_by_supports
 from gedppl.numerics.arrays import check_delta, evolved
 from gedppl.rows import Rows
 
@@ -410,7 +411,7 @@ class ProgramLearner:
         inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
         if self.rows is None:
             return inside
-        inside &= self.data.allowed(theta)
+        inside &= left_by_supports(self.data, theta)
         process = self.rule.process
         if process is None:
             for s in self.sets:

@@ -213,6 +213,14 @@ def member_inside(chosen: Plausible, walls: Walls) -> np.ndarray | None:
     return None
 
 
+def left_by_supports(data: Likelihood, theta: np.ndarray) -> np.ndarray:
+    """Whether each theta (M, D) keeps what supports say of parameters together, (M,)."""
+    inside = np.ones(len(theta), bool)
+    for normals, limits in zip(*data.supports):
+        inside &= ~Walls(normals, limits).broken(theta)
+    return inside
+
+
 def behind(chosen: Plausible, box: Box) -> tuple[Walls, np.ndarray | None]:
     """A set's walls, and a member strictly inside them; found once for each set."""
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Program = Callable[..., Any]  # a model as the user writes it: model(x, a, y=None)
 Params = Mapping[str, Any]
-Halves: TypeAlias = tuple[np.ndarray, np.ndarray] | None  # A theta <= b, beyond ends of entries
+Halves: TypeAlias = tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]  # A and b, in parts
 T = TypeVar("T")
 
 
@@ -84,7 +84,7 @@ class LinearPredictor:
     fixed: Any  # (x, a) -> dict of (n,) arrays
     # all three at contexts x (n, dx) with actions 0..K-1, contexts slowest; None: row by row
     at_contexts: Callable[[np.ndarray, int], PredictorParts] | None = None
-    walls: Halves = field(default=None, compare=False)
+    walls: Halves = field(default=((), ()), compare=False)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class OrderedPredictor:
     features: Any  # (x (n, dx), a (n,)) -> (n, C, D) float64
     offset: Any  # (x, a) -> (n, C)
     link: str = "logit"
-    walls: Halves = field(default=None, compare=False)
+    walls: Halves = field(default=((), ()), compare=False)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,13 @@ import numpy as np
 
 from gedppl.errors import ContextRangeError
 from gedppl.programs.affine import ordered_from, predictor_from
-from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor, Profiled
+from gedppl.programs.contract import (
+    Halves,
+    LinearPredictor,
+    LocationScale,
+    OrderedPredictor,
+    Profiled,
+)
 from gedppl.programs.links import OUTCOMES, SCALED
 from gedppl.rows import Tabulated, unit_slopes
 
@@ -379,18 +385,15 @@ def _gathered(
     return out[:, :n_rows], (slots * wide).sum(axis=1)
 
 
-def _walls_of(
-    matrix: np.ndarray, normals: np.ndarray, limits: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _walls_of(matrix: np.ndarray, normals: np.ndarray, limits: np.ndarray) -> Halves:
     """What A u <= b says of v = matrix u: those of its rows that v alone determines, exactly; a
     coordinate's own ends are left to its box. Rows that are left out only cost width.
     """
-    none = np.zeros((0, len(matrix))), np.zeros(0)
     if not (len(normals) and 0 < len(matrix) <= MOST_ROWS):
-        return none
+        return (), ()
     found = np.round(normals @ np.linalg.pinv(matrix), 9)
     kept = np.all(found @ matrix == normals, axis=1) & (np.count_nonzero(found, axis=1) > 1)
-    return found[kept], limits[kept]
+    return ((found[kept],), (limits[kept],)) if kept.any() else ((), ())
 
 
 def _image(matrix: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
