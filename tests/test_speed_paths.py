@@ -28,7 +28,7 @@ from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics import arrays
 from gedppl.numerics.arrays import evolved
-from gedppl.numerics.streams import first_uniforms
+from gedppl.numerics.streams import BLOCK, block_of_uniforms, first_uniforms
 from gedppl.rows import KEPT_ANSWERS, LARGEST, Answers, Rows
 
 # the guard ----------------------------------------------------------------------------------------
@@ -277,6 +277,13 @@ def test_a_cohort_draws_what_each_decisions_own_stream_draws(seed: int) -> None:
     ids = np.concatenate([np.arange(50), rng.integers(0, 2**32, 50), [2**32 - 1]])
     alone = [np.random.default_rng([seed, i]).random() for i in ids.tolist()]
     assert first_uniforms(seed, ids).tolist() == alone
+    for block in (0, 3, 2**26 - 1, 2**34):  # the last two: numbers up to one word, and of two
+        found, i = block_of_uniforms(seed, block), block * BLOCK + 5
+        assert found[5] == np.random.default_rng([seed, i]).random()
+        assert len(found) == BLOCK
+        for last in (1, 2):
+            literal = np.random.default_rng([seed, i, last]).random()
+            assert block_of_uniforms(seed, block, last)[5] == literal
     policies = rng.dirichlet(np.ones(4), 60) * (rng.random((60, 4)) < 0.6)
     policies[:, 0] += policies.sum(axis=1) == 0
     policies /= policies.sum(axis=1, keepdims=True)

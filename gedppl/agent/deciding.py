@@ -19,12 +19,12 @@ from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError, SettingError
 from gedppl.ged_ucb import costs
 from gedppl.learning.learner import Bounds
-from gedppl.numerics.streams import first_uniforms
+from gedppl.numerics.streams import BLOCK, block_of_uniforms, first_uniforms
 from gedppl.problem import Problem
 from gedppl.problem.names import Names
 from gedppl.showing import Spoken, amounts, as_html
 
-FEW = 4  # streams that are as quickly begun one by one
+FEW = 4  # decisions whose streams are looked up in those kept
 # of a class or a declaration: looking into it does not make it right
 REFUTATIONS = (*costs.KINDS, "refuted", "certified")
 
@@ -310,9 +310,9 @@ def draw_actions(policies: np.ndarray, seed: int, first: int) -> list[int]:
     last: np.ndarray = played.shape[1] - 1 - played[:, ::-1].argmax(axis=1)
     (mixed,) = (played.sum(axis=1) > 1).nonzero()  # elsewhere nothing is left to chance
     if len(mixed):
-        one_by_one = len(mixed) <= FEW or first + len(policies) > 2**32
-        alone = (np.random.default_rng([seed, first + i]).random() for i in mixed.tolist())
-        uniform = np.array(list(alone)) if one_by_one else first_uniforms(seed, first + mixed)
+        ids = first + mixed
+        kept = (block_of_uniforms(seed, i // BLOCK)[i % BLOCK] for i in ids.tolist())
+        uniform = np.fromiter(kept, float) if len(ids) <= FEW else first_uniforms(seed, ids)
         reached = (policies[mixed].cumsum(axis=1) > uniform[:, None]) & played[mixed]
         last[mixed] = np.where(reached.any(axis=1), reached.argmax(axis=1), last[mixed])
     return [*map(int, last)]

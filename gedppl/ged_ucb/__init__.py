@@ -76,6 +76,7 @@ from gedppl.learning import Where, learner_for
 from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.learner import Bounds, Guess
 from gedppl.numerics.arrays import evolved
+from gedppl.numerics.streams import first_uniforms
 from gedppl.problem import UTILITY, Problem
 from gedppl.problem.checks import check_programs
 from gedppl.selection import eagerness, policy_cost, select_policies
@@ -188,10 +189,8 @@ def _hoped_for(state: State, x: np.ndarray, utility: Guess) -> np.ndarray:
     learner = state.learners[UTILITY]
     assert isinstance(learner, DrawnLearner)
     # one stream for every decision: what is drawn does not depend on what else was asked
-    uniforms = [
-        np.random.default_rng([chosen.seed, state.t + c, OF_DRAWS]).random() for c in range(len(x))
-    ]
-    drawn = learner.one_draw(problem.utility.functional, x, problem.n_actions, np.array(uniforms))
+    uniforms = first_uniforms(chosen.seed, state.t + np.arange(len(x)), OF_DRAWS)
+    drawn = learner.one_draw(problem.utility.functional, x, problem.n_actions, uniforms)
     if not problem.learn_safe and problem.safe_action is not None:
         drawn[:, problem.safe_action] = utility.estimate[:, problem.safe_action]
     return drawn

@@ -64,6 +64,7 @@ from gedppl.guard.monitors import (
 )
 from gedppl.guard.outcomes import OutlierCheck
 from gedppl.numerics.arrays import check_delta, evolved
+from gedppl.numerics.streams import BLOCK, block_of_uniforms
 
 __all__ = [
     "Alarm",
@@ -114,7 +115,7 @@ def pit_uniform(seed: int, decision: int, model: int = 0) -> float:
     """The v of one decision and model: the same in whatever order feedback arrives, and again
     after a resume.
     """
-    return float(np.random.default_rng([seed, decision, model]).random())
+    return block_of_uniforms(seed, decision // BLOCK, model)[decision % BLOCK]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ number generation" (2014).
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 
 import numpy as np
 
 POOL = 4  # words
+BLOCK = 64  # streams begun together
 INIT_A, MULT_A = 0x43B0D7E5, 0x931E8875
 INIT_B, MULT_B = 0x8B51F9DD, 0x58F38DED
 MIX_L, MIX_R = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
@@ -26,19 +28,34 @@ MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
 WORD, SHIFT = 0xFFFFFFFF, np.uint32(16)
 
 
-def first_uniforms(seed: int, ids: np.ndarray) -> np.ndarray:
-    """`default_rng([seed, id]).random()` of every id (n,), 0 <= id < 2^32.
+def first_uniforms(seed: int, ids: np.ndarray, last: int = 0) -> np.ndarray:
+    """`default_rng([seed, id, last]).random()` of every id (n,); without `last` where it is 0.
 
     >>> first_uniforms(7, np.array([3])) == np.random.default_rng([7, 3]).random()
     array([ True])
     """
-    return np.array([_first(*words) for words in zip(*_seeded(seed, ids))])
+    if len(ids) and ids.max() > WORD:  # two words: not worth a second case
+        tail = [last] if last else []
+        return np.array([np.random.default_rng([seed, i, *tail]).random() for i in ids.tolist()])
+    return np.array([_first(*words) for words in zip(*_seeded(seed, ids, last))])
 
 
-def _seeded(seed: int, ids: np.ndarray) -> list[list[int]]:
-    """Four 64-bit words of every stream, `SeedSequence([seed, id]).generate_state(4, uint64)`."""
+@lru_cache(maxsize=64)
+def block_of_uniforms(seed: int, block: int, last: int = 0) -> list[float]:
+    """The same of ids block * BLOCK, ..., (block + 1) * BLOCK - 1, kept: a run asks for one after
+    the other.
+    """
+    found: list[float] = first_uniforms(seed, block * BLOCK + np.arange(BLOCK), last).tolist()
+    return found
+
+
+def _seeded(seed: int, ids: np.ndarray, last: int) -> list[list[int]]:
+    """Four 64-bit words of every stream, `SeedSequence([seed, id, last]).generate_state(4,
+    uint64)`; up to four words of zeros change nothing.
+    """
     known = [seed & WORD, *([seed >> 32] if seed >> 32 else [])]
     entropy = [np.full(len(ids), word, np.uint32) for word in known] + [ids.astype(np.uint32)]
+    entropy.append(np.full(len(ids), last, np.uint32))
     entropy += [np.zeros(len(ids), np.uint32)] * (POOL - len(entropy))
     constants = _constants(INIT_A, MULT_A)
     pool = [_hashed(word, *next(constants)) for word in entropy]
