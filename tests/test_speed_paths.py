@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,9 @@ from gedppl.agent.deciding import draw_actions
 from gedppl.agent.memory import History, Ledger
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
-from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
+from gedppl.guard import Cost, Floor, Guard, LimitMonitor, OutlierCheck, PitMonitor, Told
+from gedppl.guard import bets as bets_file
+from gedppl.guard.bets import Bets, Trend
 from gedppl.guard.outcomes import outcome_floor
 from gedppl.learning import ellipsoids, linear_gaussian
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
@@ -59,6 +62,103 @@ def test_monitors_that_share_a_round_end_where_each_alone_would() -> None:
         np.testing.assert_array_equal(shared.log_peak, monitor.log_peak)
         np.testing.assert_array_equal(shared.moments.m2, monitor.moments.m2)
         np.testing.assert_array_equal(shared.trend.sums, monitor.trend.sums)
+
+
+def test_no_bet_wins_more_than_is_reckoned_with() -> None:
+    rng, bets = np.random.default_rng(5), Bets(3, 4)
+    grid = np.concatenate([np.linspace(0.0, 1.0, 4001), 10.0 ** -np.arange(3, 17), rng.random(500)])
+    for u in grid.tolist():
+        column, group = bets.features(rng.normal(size=3), int(rng.integers(4)))
+        f = Trend.within_action(column, group)
+        paid = bets.growth(u, column, f, rng.choice([-1.0, 1.0], 2))
+        assert math.log(paid.max()) <= bets_file.most_won(u) + 1e-12
+    ordinary = np.mean([bets_file.most_won(u) for u in rng.random(500).tolist()])
+    assert 0.3 < ordinary < 0.6  # of 6 or so that make an alarm: a dozen rounds may wait
+
+
+def watched_rounds(
+    guard: Guard, kind: str, marks: list[int] | None = None
+) -> tuple[Guard, list[Any], int]:
+    """A run of outcomes, and the alarms they set off; marks gets the rounds when a start began."""
+    rng, alarms, longest = np.random.default_rng(11), [], 0
+    total, started = 0.0, [0] if marks is None else marks
+    for t in range(300):
+        off = kind != "right" and t >= 150
+        u = rng.beta(2.5, 1.0) if off and kind == "model" else rng.random()
+        z = rng.uniform(0.3, 0.9) if off and kind == "cost" else rng.uniform(0.0, 0.6)
+        late = (10 if u > 0.5 else 0) if kind == "delay" and t > 60 else 1
+        costs = {"limit:cost": Cost(z, 0.4 + 0.05 * (t % 3), Floor(-0.1, 1e-9))}
+        pits = {"utility": rng.random(), "cost": u}
+        if t % 11 == 0:
+            del pits["utility"]
+        guard, new = guard.update(Told(rng.normal(size=2), t % 3, pits, costs, late))
+        total += 1.0 - 0.02 * off
+        guard = guard.paid("cost", np.nan if t == 120 else -1.0)
+        alarms += new
+
+        def mark(name: str, t: int = t) -> np.ndarray:
+            started.append(t)
+            return np.array([total])  # noqa: B023
+
+        guard, new = guard.weighed(mark, lambda name, marks: marks[:, 0] - total)  # noqa: B023
+        alarms += new
+        longest = max(longest, len(guard.waiting))
+    return guard, alarms, longest
+
+
+@pytest.mark.parametrize("kind", ["right", "model", "cost", "delay"])
+def test_outcomes_that_wait_set_off_the_same_alarms_at_the_same_time(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape: dict[str, Any] = {
+        "dx": 2,
+        "n_actions": 3,
+        "delta": 0.05,
+        "limits": {"cost": (0.4, 0.0, 1.0)},
+        "models": ["utility", "cost"],
+        "refutable": ["cost"],
+        "burn_in": 20,
+    }
+    start = Guard.create(**shape)
+    starts: list[int] = []
+    guard, alarms, longest = watched_rounds(start, kind, starts)
+    assert longest > 5
+    monkeypatch.setattr("gedppl.guard.MOST_WAITING", 1)
+    each: list[int] = []
+    literal, said, none = watched_rounds(start, kind, each)
+    assert none == 0
+    assert alarms == said
+    assert starts == each
+    assert {a.name.partition(":")[0] for a in alarms} == {
+        "right": set(),
+        "model": {"calibration", "drift", "refuted"},
+        "cost": {"limit"},
+        "delay": {"delay"},
+    }[kind]
+    for key, value in literal.arrays().items():
+        assert value.tobytes() == guard.arrays()[key].tobytes(), key
+
+
+def test_a_cost_without_a_limit_has_that_of_a_round_that_waits() -> None:
+    guard = Guard.create(dx=1, n_actions=1, delta=0.05, limits={"cost": (0.9, 0.0, 1.0)})
+    monitor = guard.monitors["limit:cost"]
+    assert isinstance(monitor, LimitMonitor)
+    for cost in [Cost(0.05, 0.06, Floor(0.0))] * 3 + [Cost(0.9)] * 3:
+        guard, alarms = guard.update(Told(np.zeros(1), 0, costs={"limit:cost": cost}))
+        before, monitor = monitor, monitor.update(*cost)
+        assert bool(alarms) == (monitor.alarmed and not before.alarmed)
+    assert monitor.alarmed
+
+
+def test_outcomes_that_wait_longer_than_they_may_set_off_alarms_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: a bound that is too small."""
+    start = Guard.create(dx=2, n_actions=3, delta=0.05, models=["utility", "cost"], burn_in=20)
+    monkeypatch.setattr("gedppl.guard.most_won", lambda u: 0.0)
+    late = watched_rounds(start, "model")[1]
+    monkeypatch.undo()
+    assert late[0].round > watched_rounds(start, "model")[1][0].round
 
 
 def test_monitors_of_one_model_share_what_they_have_in_common_after_a_restore_too() -> None:

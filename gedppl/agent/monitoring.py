@@ -175,7 +175,7 @@ class Watch:
                 alarms += new
             own = rows if len(chunks) == 1 else rows_by_stream(state.problem, chunk)
             for name, (x, a, y) in own.items():
-                if f"refuted:{name}" in guard.monitors:
+                if f"refuted:{name}" in guard.settled:
                     guard = guard.paid(name, learners[name].log_predictive(x, a, y))
                 if i + 1 < len(chunks):
                     learners[name] = learners[name].absorb(x, a, y)
@@ -188,7 +188,7 @@ class Watch:
     ) -> list[dict[str, float]]:
         out: list[dict[str, float]] = [{} for _ in chunk]
         for number, name in enumerate(state.learners):
-            if f"calibration:{name}" not in self.guard.monitors:
+            if f"calibration:{name}" not in self.guard.settled:
                 continue
             told = [
                 (i, e, _played(state.problem, e, name, learned=True)) for i, e in enumerate(chunk)
@@ -229,13 +229,13 @@ class Watch:
     def knows(self, name: str) -> bool:
         """Whether there may be an alarm of this name."""
         kind = name.partition(":")[0]
-        return name in self.guard.monitors or kind in KINDS
+        return name in self.guard.settled or kind in KINDS
 
     def restarted(self, name: str) -> Watch:
         """The same with one monitor at its start: after an alarm was looked into. What the sets
         refute has no monitor.
         """
-        if name not in self.guard.monitors:
+        if name not in self.guard.settled:
             return self
         return evolved(
             self, guard=Guard({**self.guard.monitors, name: self.guard.monitors[name].fresh()})
@@ -312,12 +312,12 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
         z = _played(problem, entry, c.stream, learned=False)
         if z is None:
             continue
-        if f"limit:{c.name}" in guard.monitors:
+        if f"limit:{c.name}" in guard.settled:
             limit = float(block.limits[j])
             out[f"limit:{c.name}"] = limit_cost(
                 c, z, entry.x, entry.action, limit, problem.n_actions
             )
-        if f"safe_value:{c.name}" in guard.monitors and entry.action == problem.safe_action:
+        if f"safe_value:{c.name}" in guard.settled and entry.action == problem.safe_action:
             safe_value = float(problem.safe_values(entry.x[None])[0, j])
             out[f"safe_value:{c.name}"] = safe_cost(c, z, entry.x, entry.action, safe_value)
     return {name: cost for name, cost in out.items() if cost is not None}
@@ -368,7 +368,7 @@ def _certified_costs(
     out: list[dict[str, Cost]] = [{} for _ in entries]
     for _, c in state.problem.learned:
         key = f"certified:{c.name}"
-        if key not in guard.monitors:
+        if key not in guard.settled:
             continue
         told = [
             (i, e, _played(state.problem, e, c.stream, learned=True))
@@ -396,7 +396,7 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
     """Actions at the start of the run; the bets on an action added later go with those on an old
     one.
     """
-    known = (m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor))
+    known = (m.bets.n_actions for m in guard.settled.values() if isinstance(m, PitMonitor))
     return next(known, problem.n_actions)
 
 
@@ -408,10 +408,10 @@ def what_watches(c: Constraint, guard: Guard, x: np.ndarray, n_actions: int) -> 
         "limit": "realised costs against the limit",
         "certified": "outcomes against each action's certified value",
     }
-    found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
+    found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.settled]
     if not found:
         return NOT_WATCHED
-    return "; ".join(found) + _assumed(c, f"limit:{c.name}" in guard.monitors, x, n_actions)
+    return "; ".join(found) + _assumed(c, f"limit:{c.name}" in guard.settled, x, n_actions)
 
 
 def _assumed(c: Constraint, limit: bool, x: np.ndarray, n_actions: int) -> str:

@@ -36,20 +36,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
 from gedppl.guard.bets import (
-    BetRound,
     Bets,
     Moments,
     Trend,
+    bet_together,
+    check_pits,
+    check_row,
     crossed,
-    shared,
-    stacked,
+    first_wealth,
+    most_won,
+    of_stream,
 )
 from gedppl.guard.monitors import (
     CertifiedMonitor,
@@ -60,7 +63,6 @@ from gedppl.guard.monitors import (
     LimitMonitor,
     Monitor,
     SafeValueMonitor,
-    of_stream,
 )
 from gedppl.guard.outcomes import OutlierCheck
 from gedppl.numerics.arrays import check_delta, evolved
@@ -129,70 +131,6 @@ class Alarm:
     sentence: str
 
 
-@lru_cache(maxsize=64)
-def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
-    """(E + 1,) shares of the wealth 1 before the first bet."""
-    kept = 0.5 if drifting else 1e-6
-    weights = np.append((1.0 - kept) * np.exp(bets.log_weights()), kept)
-    weights.setflags(write=False)
-    return weights
-
-
-@lru_cache(maxsize=64)
-def _first_wealths(bets: Bets, drifting: tuple[bool, ...]) -> np.ndarray:
-    """The same of several monitors, (P, E + 1)."""
-    weights = np.array([_first_wealth(bets, one) for one in drifting])
-    weights.setflags(write=False)
-    return weights
-
-
-def _check_pits(pits: np.ndarray) -> np.ndarray:
-    if not (pits.min() >= 0 and pits.max() <= 1):  # NaN fails both
-        raise DataError(f"a probability integral transform lies in [0, 1], got {pits.tolist()}")
-    return pits
-
-
-def bet_together(
-    now: BetRound, monitors: Sequence[PitMonitor], pits: Sequence[Any]
-) -> list[PitMonitor]:
-    """The monitors (P) after a round with these pits (P, ...); all have the same moments and are
-    past their first rounds. What two monitors of one model share is computed once.
-    """
-    told = _check_pits(np.array(pits, float))
-    # models that have not bet yet may share a trend and differ in their outcomes
-    first_of: dict[tuple[int, bytes], int] = {}
-    keys = [(id(m.trend), u.tobytes()) for m, u in zip(monitors, told)]
-    for i, key in enumerate(keys):
-        first_of.setdefault(key, i)
-    row = {key: n for n, key in enumerate(first_of)}
-    model, own = [row[key] for key in keys], list(first_of.values())
-    trends = [monitors[i].trend for i in own]
-    moments, after, growth = now.grown(monitors[0].moments, trends, told[own])
-    runs = told.shape[1:]
-    wealth = stacked([m.wealth for m in monitors], runs, 1)
-    wealth *= growth.take(model, axis=0)
-    gain = wealth.sum(-1)
-    wealth /= gain[..., None]
-    ones = (1,) * len(runs)
-    first = _first_wealths(monitors[0].bets, tuple(m.drifting for m in monitors))
-    rates = np.array([m.rate for m in monitors]).reshape(-1, *ones, 1)
-    wealth = shared(wealth, first.reshape(len(first), *ones, -1), rates)
-    total = stacked([m.log_total for m in monitors], runs, 0) + np.log(gain)
-    peak = np.maximum(stacked([m.log_peak for m in monitors], runs, 0), total)
-    return [
-        evolved(
-            m,
-            n=m.n + 1,
-            moments=moments,
-            trend=after[model[i]],
-            wealth=wealth[i],
-            log_total=total[i],
-            log_peak=peak[i],
-        )
-        for i, m in enumerate(monitors)
-    ]
-
-
 @dataclass(frozen=True)
 class PitMonitor:
     """Are the outcomes those that the model predicted? Bets on u = F(y), with and without regard to
@@ -222,6 +160,8 @@ class PitMonitor:
     log_total: np.ndarray  # (...) log of the wealth of all bets together
     log_peak: np.ndarray  # (...) its largest value so far
 
+    patience = math.inf
+
     @classmethod
     def calibration(cls, *, dx: int, n_actions: int, delta: float, burn_in: int = 50) -> PitMonitor:
         """Against a model that was wrong from the start."""
@@ -250,7 +190,7 @@ class PitMonitor:
             burn_in,
             0,
             *start,
-            _first_wealth(bets, drifting),
+            first_wealth(bets, drifting),
             np.zeros(()),
             np.zeros(()),
         )
@@ -259,33 +199,28 @@ class PitMonitor:
         """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R
         parallel runs).
         """
-        return self.shown(BetRound(self.bets, x, action), u)
+        pit, context = check_pits(np.asarray(u, float)), np.asarray(x, float)
+        check_row(context, action, self.bets.dx, self.bets.n_actions)
+        rounds = pit[None, None], context[None], np.asarray(action)[None]
+        return bet_together([self], *rounds)[0]
 
-    def shown(self, now: BetRound, u: Any) -> PitMonitor:
-        """`update`, with what other monitors have computed of the same round."""
-        if self.betting:
-            return bet_together(now, [self], [u])[0]
-        _check_pits(np.asarray(u, float))
-        return evolved(self, n=self.n + 1, moments=now.moments(self.moments))
+    def rate(self, n: int) -> float:
+        """Which share of the wealth is dealt out anew after n rounds."""
+        return 1.0 / (n - self.burn_in + 2) if self.drifting else 0.0
+
+    def most(self, key: str, told: Told, before: float) -> float | None:
+        most = told.most_won.get(of_stream(key))
+        return None if most is None else before + most
 
     @property
-    def betting(self) -> bool:
-        """Whether its first rounds, in which it only looks, are over."""
-        return self.n >= self.burn_in
-
-    @property
-    def rate(self) -> float:
-        """Which share of the wealth is dealt out anew in this round."""
-        return 1.0 / (self.n - self.burn_in + 2) if self.drifting else 0.0
+    def log_evidence(self) -> float:
+        return float(self.log_total)
 
     def said(self, name: str, finding: Callable[[str], str]) -> str:
         return self.sentence(name)
 
     def take(self, key: str, now: Now) -> PitMonitor:
-        u = now.told.pits.get(of_stream(key))
-        if u is None:
-            return self
-        return now.betting.get(key) or self.shown(now.rounds[self.bets], u)
+        return now.bet.get(key, self)
 
     def fresh(self) -> PitMonitor:
         return self._create(
@@ -340,6 +275,8 @@ class PitMonitor:
         )
 
 
+ROUNDING = 1e-6  # nats, in what evidence may have grown by
+MOST_WAITING = 32  # outcomes: the longest look, and what is kept of the past
 Shared = TypeVar("Shared", Moments, Trend)
 
 
@@ -355,15 +292,19 @@ class Told:
     # rounds after it could have been learned; None for rows that nobody waited for
     late: int | None = None
 
+    @cached_property
+    def most_won(self) -> dict[str, float]:
+        """Model -> log of the most that any bet on its predictions wins."""
+        return {name: most_won(u) for name, u in self.pits.items()}
+
 
 @dataclass(frozen=True)
 class Now:
-    """One outcome on its way through the monitors."""
+    """Outcomes on their way through the monitors."""
 
-    told: Told
-    rounds: Mapping[Bets, BetRound]
-    betting: Mapping[str, PitMonitor]  # those that have placed their bets on it
-    growth: Callable[[str], float]  # model -> log of what its bets on this outcome paid
+    waiting: Sequence[Told]
+    bet: Mapping[str, PitMonitor]  # the betting monitors that were told of some, after them
+    growth: Callable[[str], float]  # model -> log of what its bets on these outcomes paid
 
 
 @dataclass(frozen=True)
@@ -387,7 +328,12 @@ class Guard:
     ([], ['calibration:cost', 'delay:cost', 'drift:cost', 'limit:cost', 'refuted:cost'])
     """
 
-    monitors: Mapping[str, Monitor]
+    settled: Mapping[str, Monitor]
+    # Outcomes that no monitor has to look at yet, and by monitor the log of the most by which they
+    # multiply its evidence, and how many they are: several rounds together cost little more than
+    # one.
+    waiting: tuple[Told, ...] = ()
+    ahead: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @classmethod
     def create(
@@ -437,44 +383,75 @@ class Guard:
                 monitors[f"refuted:{name}"] = ClassMonitor.create(delta=share / 2, first=burn_in)
         return cls(_sharing(monitors))
 
+    @cached_property
+    def monitors(self) -> Mapping[str, Monitor]:
+        """After all outcomes."""
+        return self._taken(self.waiting) if self.waiting else self.settled
+
     def update(self, told: Told) -> tuple[Guard, list[Alarm]]:
         """Take in one outcome; the alarms that it set off (a monitor says so once)."""
-        after = dict(self.monitors)
-        # of a model, both kinds of bets together, half of the stake each; their monitors come
-        # before `refuted`
-        now = Now(
-            told,
-            *self._bets_of(told),
-            lambda name: _together(after, name) - _together(self.monitors, name),
-        )
-        for key, monitor in self.monitors.items():
-            after[key] = monitor.take(key, now)
+        self._check(told)
+        ahead, looks = dict(self.ahead), len(self.waiting) + 1 >= MOST_WAITING
+        for key, monitor in self.settled.items():
+            before, outcomes = ahead.get(key, (0.0, 0))
+            most = monitor.most(key, told, before)
+            if most is not None:
+                ahead[key] = most, outcomes + 1
+                near = monitor.log_evidence + most >= -math.log(monitor.delta) - ROUNDING
+                looks |= outcomes + 1 >= monitor.patience or (near and not monitor.alarmed)
+        waiting = (*self.waiting, told)
+        if not looks:
+            return Guard(self.settled, waiting, ahead), []
+        after = self._taken(waiting)
         return Guard(after), self._news(after)
 
-    def _bets_of(self, told: Told) -> tuple[dict[Bets, BetRound], dict[str, PitMonitor]]:
-        """The round as the betting monitors see it, and those that bet, after it; models that
-        began together place their bets in one pass.
+    def _check(self, told: Told) -> None:
+        bets = next((m.bets for m in self.settled.values() if isinstance(m, PitMonitor)), None)
+        if bets is not None:
+            check_row(np.asarray(told.x, float), told.action, bets.dx, bets.n_actions)
+
+    def _taken(self, waiting: Sequence[Told]) -> dict[str, Monitor]:
+        """The settled monitors after these outcomes. Of a model, both kinds of bets together, half
+        of the stake each; their monitors come before `refuted`.
         """
-        rounds: dict[Bets, BetRound] = {}
-        together: dict[int, dict[str, PitMonitor]] = {}
-        for key, m in self.monitors.items():
-            if isinstance(m, PitMonitor) and of_stream(key) in told.pits:
-                if m.bets not in rounds:
-                    rounds[m.bets] = BetRound(m.bets, told.x, told.action)
-                if m.betting:
-                    together.setdefault(id(m.moments), {})[key] = m
+        after = dict(self.settled)
+        now = Now(
+            waiting,
+            self._bets_of(waiting),
+            lambda name: _together(after, name) - _together(self.settled, name),
+        )
+        for key, monitor in self.settled.items():
+            after[key] = monitor.take(key, now)
+        return after
+
+    def _bets_of(self, waiting: Sequence[Told]) -> dict[str, PitMonitor]:
+        """The betting monitors that were told of some of these outcomes, after them; models that
+        began together and were told of the same place their bets in one pass.
+        """
+        together: dict[tuple[int, tuple[int, ...]], dict[str, PitMonitor]] = {}
+        for key, m in self.settled.items():
+            if isinstance(m, PitMonitor):
+                name = of_stream(key)
+                mine = tuple(i for i, told in enumerate(waiting) if name in told.pits)
+                if mine:
+                    together.setdefault((id(m.moments), mine), {})[key] = m
         after: dict[str, PitMonitor] = {}
-        for group in together.values():
-            monitors, pits = list(group.values()), [told.pits[of_stream(key)] for key in group]
-            after |= zip(group, bet_together(rounds[monitors[0].bets], monitors, pits))
-        return rounds, after
+        for (_, mine), group in together.items():
+            rows = [waiting[i] for i in mine]
+            pits = np.array([[told.pits[of_stream(key)] for told in rows] for key in group])
+            x, action = np.array([r.x for r in rows], float), np.array([r.action for r in rows])
+            after |= zip(group, bet_together(list(group.values()), pits, x, action))
+        return after
 
     def paid(self, name: str, log_predictive: float) -> Guard:
         """With the log predictive density of the outcomes of one model that were shown."""
-        monitor = self.monitors.get(f"refuted:{name}")
+        key = f"refuted:{name}"
+        # what is no number voids the starts as they stand after all outcomes
+        guard = self if math.isfinite(log_predictive) else Guard(self.monitors)
+        monitor = guard.settled.get(key)
         if not isinstance(monitor, ClassMonitor):
             return self
-        return Guard({**self.monitors, f"refuted:{name}": monitor.pay(log_predictive)})
+        return evolved(guard, settled={**guard.settled, key: monitor.pay(log_predictive)})
 
     def weighed(
         self, marks: Callable[[str], np.ndarray], tops: Callable[[str, np.ndarray], np.ndarray]
@@ -485,14 +462,16 @@ class Guard:
         `marks(name)` is where a model's log-likelihood stands now; `tops(name, marks)` its maximum
         since each mark.
         """
+        if self.waiting:  # no monitor has to look
+            return self, []
         due = {
             key: m
-            for key, m in self.monitors.items()
+            for key, m in self.settled.items()
             if isinstance(m, ClassMonitor) and (m.contested or m.n >= m.due)
         }
         if not due:
             return self, []
-        after = dict(self.monitors)
+        after = dict(self.settled)
         for key, monitor in due.items():
             name = of_stream(key)
             if monitor.contested:
@@ -503,7 +482,7 @@ class Guard:
     def _news(self, after: Mapping[str, Monitor]) -> list[Alarm]:
         alarms = []
         for key, new in after.items():
-            if new is not self.monitors[key] and new.alarmed and not self.monitors[key].alarmed:
+            if new is not self.settled[key] and new.alarmed and not self.settled[key].alarmed:
                 name = of_stream(key)
                 said = new.said(name, lambda name: _finding(after, name))
                 evidence = float(np.exp(min(float(new.log_peak), 700.0)))

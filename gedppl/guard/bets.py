@@ -14,18 +14,29 @@ runs (any leading axes), C context columns, A action groups, G shapes, O bets on
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
-from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError
+from gedppl.errors import (
+    ActionRangeError,
+    ContextWidthError,
+    DataError,
+    NotFiniteError,
+)
+from gedppl.numerics.arrays import evolved
+
+if TYPE_CHECKING:
+    from gedppl.guard import PitMonitor
 
 SHAPES = 7  # see `shapes`
-AMOUNTS = np.array([0.15, 0.4, 0.9, -0.15, -0.4, -0.9])
+MOST_STAKED = 0.9
+AMOUNTS = np.array([0.15, 0.4, MOST_STAKED, -0.15, -0.4, -MOST_STAKED])
 MAX_COLUMNS = 16
 MAX_ACTION_GROUPS = 16
 MAX_INTERACTIONS = 128
@@ -95,6 +106,29 @@ def outliers(u: np.ndarray) -> np.ndarray:
     parts += RATIOS[0]
     np.exp(parts, out=parts)
     return np.asarray(np.minimum(parts[..., 0, :] + parts[..., 1, :], MOST_PAID))
+
+
+def _cells_of_outliers() -> tuple[list[float], list[float]]:
+    """Nodes of u in order, and the most that `outliers` pay below the first, between each two and
+    above the last. In z they are convex up to their cap: between two nodes they pay less than at
+    one of these.
+    """
+    nodes = ndtr(np.arange(-8.0, 8.25, 0.25))
+    paid = outliers(np.concatenate([[0.0], nodes, [1.0]])).max(axis=-1)
+    return nodes.tolist(), np.maximum(paid[1:], paid[:-1]).tolist()
+
+
+NODES, PAID_AT_MOST = _cells_of_outliers()
+
+
+def most_won(u: float) -> float:
+    """log of the most that any bet wins on an outcome's u, a number in [0, 1]: on a shape g or on
+    a trend at most `MOST_STAKED` of the wealth is staked, which becomes 1 + 0.9 |g(u)| of it.
+    """
+    if not 0.0 <= u <= 1.0:  # NaN fails too
+        check_pits(np.asarray(u))
+    most = 1.0 + MOST_STAKED * max(map(abs, _shapes(2.0 * u - 1.0)))
+    return math.log(max(most, PAID_AT_MOST[bisect(NODES, u)]))
 
 
 @lru_cache(maxsize=32)
@@ -186,7 +220,7 @@ class Bets:
         cells = every.take(feature, axis=-1) * g.take(shape, axis=-1)
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
         stakes = expected[..., None] * FASTEST
-        np.minimum(np.maximum(stakes, -0.9, out=stakes), 0.9, out=stakes)
+        np.minimum(np.maximum(stakes, -MOST_STAKED, out=stakes), MOST_STAKED, out=stakes)
         fixed = len(feature) * len(AMOUNTS)
         learned = fixed + len(WINDOWS) * len(STAKES)
         out = np.empty((*lead, learned + len(SHARE) + 1))
@@ -302,6 +336,16 @@ class Moments:
         mean = self.mean + gap / (self.n + 1)
         return Moments(self.n + 1, mean, self.m2 + gap * (x - mean))
 
+    def walked(self, x: np.ndarray) -> tuple[Moments, np.ndarray]:
+        """With contexts (T, ..., C) one after the other: the moments at the end, and each context
+        standardised by those that hold it last.
+        """
+        now, z = self, np.empty(x.shape)
+        for row, out in zip(x, z):
+            now = now.include(row)
+            out[...] = now.standardised(row)
+        return now, z
+
     def standardised(self, x: np.ndarray) -> np.ndarray:
         """(x - mean) / sd; NaN (no bet) while too few contexts were seen, and in a column that
         never varied.
@@ -353,6 +397,16 @@ class Trend:
         sums += news
         return Trend(sums)
 
+    def walked(self, u: np.ndarray, f: np.ndarray) -> tuple[Trend, np.ndarray]:
+        """With rounds (T) of u (N, T, ...) and f (T, ..., F) one after the other: the trend at the
+        end, and what it expected before each round, (N, T, ..., W).
+        """
+        now, expected = self, np.empty((*u.shape, len(WINDOWS)))
+        for t, row in enumerate(f):
+            expected[:, t] = now.expected(row)
+            now = now.include(u[:, t], row)
+        return now, expected
+
 
 def log_total(log_wealth: np.ndarray) -> np.ndarray:
     """log of the summed wealth, (..., E) -> (...)."""
@@ -374,6 +428,12 @@ def shared(wealth: np.ndarray, weights: np.ndarray, rate: float | np.ndarray) ->
 # what all monitors check --------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=256)
+def of_stream(key: str) -> str:
+    """``"refuted:cost"`` -> ``"cost"``."""
+    return key.split(":", 1)[1]
+
+
 def crossed(log_peak: np.ndarray, delta: float) -> Any:
     """Whether evidence has reached 1/delta, for one run or for each of several."""
     alarmed = log_peak >= -math.log(delta)
@@ -385,46 +445,6 @@ def span(values: np.ndarray) -> tuple[float, float]:
     if values.ndim == 0:
         return float(values), float(values)
     return float(values.min()), float(values.max())
-
-
-class BetRound:
-    """One context and action, as betting monitors see them. What several monitors need is
-    computed once: those of one model share moments, trend and bets, and those of several models
-    the moments, as long as they began together.
-    """
-
-    def __init__(self, bets: Bets, x: Any, action: Any) -> None:
-        context = np.asarray(x, float)
-        check_row(context, action, bets.dx, bets.n_actions)
-        self._bets, self._action, self._projected = (
-            bets,
-            np.asarray(action),
-            bets.projected(context),
-        )
-        # by the identity of what they were computed from, which is kept here so that it stays the
-        # same
-        self._moments: dict[int, tuple[Moments, Moments]] = {}
-
-    def moments(self, before: Moments) -> Moments:
-        """With this context taken in."""
-        known = self._moments.get(id(before))
-        if known is None:
-            known = self._moments[id(before)] = (before, before.include(self._projected))
-        return known[1]
-
-    def grown(
-        self, before: Moments, trends: Sequence[Trend], pits: np.ndarray
-    ) -> tuple[Moments, list[Trend], np.ndarray]:
-        """The moments and the trends (N) after this round, and the growth (N, ..., E + 1) of every
-        bet on pits (N, ...).
-        """
-        moments = self.moments(before)
-        column, group = self._bets.features(moments.standardised(self._projected), self._action)
-        f = Trend.within_action(column, group)
-        runs = pits.shape[1:]
-        every = Trend(stacked([t.sums for t in trends], runs, 3))
-        growth = self._bets.growth(pits, column, f, every.expected(f))
-        return moments, [*map(Trend, every.include(pits, f).sums)], growth
 
 
 def stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> np.ndarray:
@@ -444,3 +464,84 @@ def check_row(x: np.ndarray, action: Any, dx: int, n_actions: int) -> None:
     least, most = span(a) if a.dtype.kind in "iu" else (-1.0, 0.0)
     if least < 0 or most >= n_actions:
         raise ActionRangeError(f"an action must be one of 0, ..., {n_actions - 1}, got {action}")
+
+
+# several monitors, several rounds -----------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
+    """(E + 1,) shares of the wealth 1 before the first bet."""
+    kept = 0.5 if drifting else 1e-6
+    weights = np.append((1.0 - kept) * np.exp(bets.log_weights()), kept)
+    weights.setflags(write=False)
+    return weights
+
+
+@lru_cache(maxsize=64)
+def _first_wealths(bets: Bets, drifting: tuple[bool, ...]) -> np.ndarray:
+    """The same of several monitors, (P, E + 1)."""
+    weights = np.array([first_wealth(bets, one) for one in drifting])
+    weights.setflags(write=False)
+    return weights
+
+
+def check_pits(pits: np.ndarray) -> np.ndarray:
+    if not (pits.min() >= 0 and pits.max() <= 1):  # NaN fails both
+        raise DataError(f"a probability integral transform lies in [0, 1], got {pits.tolist()}")
+    return pits
+
+
+def bet_together(
+    monitors: Sequence[PitMonitor], pits: np.ndarray, x: np.ndarray, action: np.ndarray
+) -> list[PitMonitor]:
+    """The monitors (P) after T rounds with these pits (P, T, ...), contexts (T, ..., dx) and
+    actions (T, ...), one after the other; all have the same moments.
+
+    What no round before it decides is computed for all rounds at once, and what two monitors of one
+    model share once. Round by round the same numbers come out bit by bit.
+    """
+    one, rounds, runs = monitors[0], pits.shape[1], pits.shape[2:]
+    bets, early = one.bets, min(max(one.burn_in - one.n, 0), rounds)
+    moments, z = one.moments.walked(np.array([bets.projected(row) for row in x]))
+    if early == rounds:
+        return [evolved(m, n=m.n + rounds, moments=moments) for m in monitors]
+    z, action, told = z[early:], action[early:], pits[:, early:]
+    # models that have not bet yet may share a trend and differ in their outcomes
+    first_of: dict[tuple[int, bytes], int] = {}
+    keys = [(id(m.trend), u.tobytes()) for m, u in zip(monitors, told)]
+    for i, key in enumerate(keys):
+        first_of.setdefault(key, i)
+    row = {key: n for n, key in enumerate(first_of)}
+    model, own = [row[key] for key in keys], list(first_of.values())
+    column, group = bets.features(z, action)
+    f = Trend.within_action(column, group)
+    trend = Trend(stacked([monitors[i].trend.sums for i in own], runs, 3))
+    trend, expected = trend.walked(told[own], f)
+    growth = bets.growth(told[own], column, f, expected)
+    wealth = stacked([m.wealth for m in monitors], runs, 1)
+    first = _first_wealths(bets, tuple(m.drifting for m in monitors))
+    first = first.reshape(len(first), *(1,) * len(runs), -1)
+    gains = np.empty((rounds - early, *wealth.shape[:-1]))
+    for t, gain in enumerate(gains):
+        wealth *= growth[:, t].take(model, axis=0)
+        wealth.sum(-1, out=gain)
+        wealth /= gain[..., None]
+        rates = np.array([m.rate(m.n + early + t) for m in monitors])
+        wealth = shared(wealth, first, rates.reshape(-1, *(1,) * wealth[0].ndim))
+    total = stacked([m.log_total for m in monitors], runs, 0)
+    totals = np.add.accumulate(np.concatenate([total[None], np.log(gains)]))
+    peak = np.maximum(stacked([m.log_peak for m in monitors], runs, 0), totals[1:].max(axis=0))
+    return [
+        evolved(
+            m,
+            n=m.n + rounds,
+            moments=moments,
+            trend=trend_of[model[i]],
+            wealth=wealth[i],
+            log_total=totals[-1][i],
+            log_peak=peak[i],
+        )
+        for trend_of in ([*map(Trend, trend.sums)],)
+        for i, m in enumerate(monitors)
+    ]

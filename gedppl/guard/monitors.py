@@ -9,20 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Moments, crossed, log_total, span
+from gedppl.guard.bets import Moments, crossed, log_total, of_stream, span
 from gedppl.numerics.arrays import check_delta, evolved
 
 if TYPE_CHECKING:
-    from gedppl.guard import Now
+    from gedppl.guard import Now, Told
 
-FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
+MOST_STAKED = 0.8
+FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, MOST_STAKED])
 # the first bets never change; those after them, and what is kept back, may begin at any time
 STEADY = len(FRACTIONS)
 BET = np.concatenate([FRACTIONS, FRACTIONS, [0.0]])  # (B,) the last is kept back
@@ -34,8 +35,6 @@ NORMAL_EXCESS = float(
 )
 SCARF_EXCESS = 0.5 * (math.sqrt(1.0 + NOISE_SDS**2) - NOISE_SDS)
 ROUNDING = 1e-9  # share of the numbers compared
-
-
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -63,11 +62,27 @@ class Monitor(Protocol):
         ...
 
     def said(self, name: str, finding: Callable[[str], str]) -> str:
-        """Its alarm in words; `finding` says which bet on a model won most."""
+        """Its alarm in words; `finding` says which bet won most."""
+        ...
+
+    def most(self, key: str, told: Told, before: float) -> float | None:
+        """log of the most by which one more outcome multiplies its evidence, with others that did
+        by at most exp(before); None if it says nothing to it. Raises what is wrong with it.
+        """
+        ...
+
+    @property
+    def log_evidence(self) -> float:
+        """Of now."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """How many outcomes may wait at most."""
         ...
 
     def take(self, key: str, now: Now) -> Monitor:
-        """With what one outcome says to it; `key` is its name in the guard."""
+        """With what waiting outcomes say to it; `key` is its name in the guard."""
         ...
 
     def fresh(self) -> Monitor:
@@ -81,12 +96,6 @@ class Monitor(Protocol):
     def with_arrays(self, state: Arrays) -> Monitor:
         """The same in the state that `arrays` gave."""
         ...
-
-
-@lru_cache(maxsize=256)
-def of_stream(key: str) -> str:
-    """``"refuted:cost"`` -> ``"cost"``."""
-    return key.split(":", 1)[1]
 
 
 def _counted(monitor: Monitor) -> dict[str, np.ndarray]:
@@ -175,6 +184,8 @@ class LimitMonitor:
     log_peak: np.ndarray  # (...) the largest log E so far
     mean: np.ndarray  # (...) of the costs, for the sentence
 
+    patience = math.inf
+
     @classmethod
     def create(cls, *, limit: float, low: float, high: float, delta: float) -> LimitMonitor:
         check_delta(delta)
@@ -193,12 +204,22 @@ class LimitMonitor:
         """
         if limit is not None and limit != self.limit:
             return evolved(self, limit=limit).update(cost, None, floor)
+        z, low, excess = self._checked(cost, self.limit, floor)
+        payoff = np.maximum((z - self.limit - excess) / (self.limit + excess - low), -1.0)
+        wealth = _dealt_anew(self.log_wealth + np.log1p(payoff[..., None] * BET), self.n + 1)
+        peak = np.maximum(self.log_peak, log_total(wealth))
+        mean = self.mean + (z - self.mean) / (self.n + 1)
+        return evolved(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)
+
+    def _checked(
+        self, cost: Any, limit: float, floor: Floor | None
+    ) -> tuple[np.ndarray, float, float]:
+        """The cost as an array, and its floor."""
         z = np.asarray(cost, float)
         least, most = span(z)
         if not (math.isfinite(least) and math.isfinite(most)):
             raise NotFiniteError(f"a cost must be finite, got {cost}")
-        low, excess = Floor(self.low) if floor is None else floor
-        slack = ROUNDING * max(abs(self.low), abs(self.limit))
+        slack = ROUNDING * max(abs(self.low), abs(limit))
         if (floor is None and least < self.low - slack) or most > self.high + ROUNDING * abs(
             self.high
         ):
@@ -206,18 +227,33 @@ class LimitMonitor:
                 f"the cost {cost} lies outside its range [{self.low}, {self.high}]: "
                 "correct it or the range"
             )
-        room = self.limit + excess - low
-        payoff = np.maximum((z - self.limit - excess) / room, -1.0)
-        wealth = _dealt_anew(self.log_wealth + np.log1p(payoff[..., None] * BET), self.n + 1)
-        peak = np.maximum(self.log_peak, log_total(wealth))
-        mean = self.mean + (z - self.mean) / (self.n + 1)
-        return evolved(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)
+        low, excess = Floor(self.low) if floor is None else floor
+        return z, low, excess
+
+    @cached_property
+    def log_evidence(self) -> float:
+        return float(log_total(self.log_wealth))
+
+    def most(self, key: str, told: Told, before: float) -> float | None:
+        cost = told.costs.get(key)
+        if cost is None:
+            return None
+        limit = self.limit if cost.limit is None else cost.limit
+        z, low, excess = self._checked(cost.value, limit, cost.floor)
+        if cost.limit is None:  # that of the round before, which may be waiting
+            return math.inf
+        payoff = max((float(z) - limit - excess) / (limit + excess - low), 0.0)
+        return before + math.log1p(MOST_STAKED * payoff)
 
     def said(self, name: str, finding: Callable[[str], str]) -> str:
         return self.sentence(name)
 
     def take(self, key: str, now: Now) -> LimitMonitor:
-        return self.update(*now.told.costs[key]) if key in now.told.costs else self
+        after = self
+        for told in now.waiting:
+            if key in told.costs:
+                after = after.update(*told.costs[key])
+        return after
 
     def fresh(self) -> LimitMonitor:
         return type(self).create(limit=self.limit, low=self.low, high=self.high, delta=self.delta)
@@ -281,7 +317,7 @@ class CertifiedMonitor(LimitMonitor):
 # delays that go with outcomes ---------------------------------------------------------------------
 
 
-AMOUNTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
+AMOUNTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])  # the last is the most
 
 
 @dataclass(frozen=True)
@@ -310,6 +346,8 @@ class DelayMonitor:
     moments: Moments  # of log(1 + rounds late), (1,)
     log_wealth: np.ndarray  # (..., len(AMOUNTS)), initial weights included
     log_peak: np.ndarray  # (...)
+
+    patience = math.inf
 
     @classmethod
     def create(cls, *, delta: float, burn_in: int = 50) -> DelayMonitor:
@@ -347,9 +385,25 @@ class DelayMonitor:
     def said(self, name: str, finding: Callable[[str], str]) -> str:
         return self.sentence(name)
 
+    @cached_property
+    def log_evidence(self) -> float:
+        return float(log_total(self.log_wealth))
+
+    def most(self, key: str, told: Told, before: float) -> float | None:
+        u = told.pits.get(of_stream(key))
+        if u is None or told.late is None:
+            return None
+        same = before == 0 and not self.moments.m2.any() and self.n > 0
+        if same and math.log1p(told.late) == self.moments.mean[0]:  # all equally late: no bet
+            return 0.0
+        return before + math.log1p(float(AMOUNTS[-1]) * abs(2.0 * u - 1.0))
+
     def take(self, key: str, now: Now) -> DelayMonitor:
-        u = now.told.pits.get(of_stream(key))
-        return self if u is None or now.told.late is None else self.update(u, now.told.late)
+        after, name = self, of_stream(key)
+        for told in now.waiting:
+            if name in told.pits and told.late is not None:
+                after = after.update(told.pits[name], told.late)
+        return after
 
     def fresh(self) -> DelayMonitor:
         return type(self).create(delta=self.delta, burn_in=self.burn_in)
@@ -449,9 +503,9 @@ class ClassMonitor:
         none = np.zeros(0)
         return cls(delta, 0, first, 0, none, none, none, np.zeros((0, 0)), np.zeros(()))
 
-    def update(self, growth: float) -> ClassMonitor:
-        """One outcome: the log of what the bets on it paid."""
-        return evolved(self, n=self.n + 1, log_wealth=self.log_wealth + growth)
+    def update(self, growth: float, outcomes: int = 1) -> ClassMonitor:
+        """One outcome, or several: the log of what the bets on them paid."""
+        return evolved(self, n=self.n + outcomes, log_wealth=self.log_wealth + growth)
 
     def pay(self, log_predictive: float) -> ClassMonitor:
         """The log predictive density of outcomes shown. Where it is no number, every start so
@@ -486,9 +540,24 @@ class ClassMonitor:
     def said(self, name: str, finding: Callable[[str], str]) -> str:
         return self.sentence(name, finding(name))
 
+    def most(self, key: str, told: Told, before: float) -> float | None:
+        most = told.most_won.get(of_stream(key))
+        return None if most is None else before + most
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """At most: of the bets alone."""
+        return float(self.log_wealth.max(initial=-np.inf))
+
+    @property
+    def patience(self) -> float:
+        """A start that is due does not wait."""
+        return self.due - self.n
+
     def take(self, key: str, now: Now) -> ClassMonitor:
         name = of_stream(key)
-        return self.update(now.growth(name)) if name in now.told.pits else self
+        outcomes = sum(name in told.pits for told in now.waiting)
+        return self.update(now.growth(name), outcomes) if outcomes else self
 
     def fresh(self) -> ClassMonitor:
         return type(self).create(delta=self.delta)
@@ -512,9 +581,7 @@ class ClassMonitor:
         """Whether the bets alone have won enough for the best log-likelihood to be worth
         computing.
         """
-        return not self.alarmed and bool(
-            self.log_wealth.max(initial=-np.inf) >= -math.log(self.delta)
-        )
+        return not self.alarmed and self.log_evidence >= -math.log(self.delta)
 
     def weigh(self, tops: np.ndarray) -> ClassMonitor:
         """With the largest log-likelihood of any parameter since each start (S,)."""
