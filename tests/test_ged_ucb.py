@@ -236,6 +236,19 @@ def test_limit_at_the_safe_value_with_nothing_known_is_refused() -> None:
         ged.GEDUCB(at_the_safe_value(TableWorld(2, 3, 5, seed=0))).ask([0.0])
 
 
+def test_a_context_whose_safe_value_is_the_limit_does_not_stop_those_beside_it() -> None:
+    """With the safe value known by context, one patient in a batch had nobody decided upon."""
+    problem = TableWorld(2, 3, 5, seed=0).problem()
+    limit = problem.constraints[0].at_most
+    safe = problem.safe_values(np.zeros((1, 1)))[0, 0]
+    (cost,) = problem.constraints
+    known = replace(cost, safe_value=lambda x: np.where(x[:, 0] > 0, limit, safe))
+    agent = ged.GEDUCB(replace(problem, constraints=[known]), seed=0)
+    decisions = agent.ask([[0.0], [1.0]])
+    assert decisions[1].policy[problem.safe_action] == 1.0
+    assert decisions[0].policy[problem.safe_action] < 1.0
+
+
 def at_the_safe_value(world: TableWorld) -> ged.Problem:
     """The limit at a safe value that is a function of the context, which only a context can
     tell.

@@ -8,8 +8,11 @@ import hashlib
 import pickle
 import shutil
 import sqlite3
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -294,6 +297,67 @@ def test_helpers_and_settings_that_a_model_reads_from_its_module_count(monkeypat
     alone = checks.digest(helped)
     monkeypatch.setitem(SETTINGS, "slope", 2.0)
     assert checks.digest(helped) == alone
+
+
+def by_row(x: np.ndarray) -> Any:
+    return jax.vmap(lambda row: SETTINGS["slope"] * TABLE[0] * row)(x)
+
+
+class Sloped:
+    """A model that is an object; what it remembers is its own affair."""
+
+    def __init__(self, slope: float) -> None:
+        self.slope, self._calls, self.cache = slope, 0, {}
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self.slope * x
+
+
+def test_names_that_only_an_inner_function_reads_count(monkeypatch) -> None:
+    from gedppl.problem import checks
+
+    before = checks.digest(by_row)
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "TABLE", np.array([1.5, 2.0]))
+        assert checks.digest(by_row) != before
+        # the control: without the functions inside it the model reads nothing
+        patch.setattr(checks, "_names", lambda code: set(code.co_names))
+        blind = checks.digest(by_row)
+        patch.setitem(globals(), "TABLE", np.array([7.0, 2.0]))
+        assert checks.digest(by_row) == blind
+    assert checks.digest(by_row) == before
+
+
+def compiled(slope: float) -> Any:
+    return jax.jit(lambda x: slope * x)
+
+
+def line(x: np.ndarray, slope: float) -> np.ndarray:
+    return slope * x
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Sloped,
+        lambda slope: Sloped(slope).__call__,
+        lambda slope: partial(line, slope=slope),
+        compiled,
+    ],
+    ids=["object", "method", "partial", "compiled"],
+)
+def test_numbers_that_a_model_carries_with_it_count(made) -> None:
+    from gedppl.problem.checks import digest
+
+    assert digest(made(1.0)) == digest(made(1.0)) != digest(made(2.0))
+
+
+def test_what_an_object_remembers_does_not_count() -> None:
+    from gedppl.problem.checks import digest
+
+    used, model = Sloped(1.0), Sloped(1.0)
+    used._calls, used.cache[1.0] = 3, 2.0
+    assert digest(used) == digest(model)
 
 
 def test_a_functional_of_ones_own_counts_by_what_it_does(tmp_path) -> None:

@@ -313,14 +313,14 @@ def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | flo
 
 def check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> None:
     """With the limit at the safe value and nothing known, every round would play the safe action
-    for ever: refuse.
+    for ever: refuse. Where only some of the contexts are such, they play it, and others learn.
     """
     learned = ~problem.every_draw  # there no mixing is meant
     learned[[j for j, _ in problem.known]] = False
     stuck = (room_for_mixing(problem.limits, problem.safe_values(x)) <= 0) & learned  # (C, J)
     certified = (upper <= problem.limits[:, None]).all(axis=1) & mask
     certified[:, problem.safe_action] = False
-    if np.any(stuck.any(axis=1) & ~certified.any(axis=1)):
+    if np.all(stuck.any(axis=1) & ~certified.any(axis=1)):
         j = int(np.flatnonzero(stuck.any(axis=0))[0])
         raise InfeasibleError(
             f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action "

@@ -11,9 +11,9 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import singledispatch
+from functools import partial, singledispatch
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -285,9 +285,9 @@ def described(thing: Any) -> str:
 # a hash of a model as it was declared -------------------------------------------------------------
 # Its source, the numbers it closes over, and the members of a finite class. Two programs may read
 # alike and differ in a number that their functions enclose (a noise scale, a table). The hash
-# follows plain numbers, texts, arrays and functions through closures and default arguments, and
-# those that a function reads from its module, functions of other modules excepted; other objects
-# count by their type alone, so what a model reads from them is not covered.
+# follows plain numbers, texts, arrays and functions through closures, default and filled-in
+# arguments and the public attributes of objects, and those that a function reads from its module,
+# functions of other modules excepted; what a model reads from anything else is not covered.
 
 
 def digest(model: Any) -> str:
@@ -349,8 +349,42 @@ def _feed(value: Any, h: _Hash, depth: int) -> None:
         h.say("array", array.dtype.str, array.shape)
         if not array.dtype.hasobject:
             h.say_bytes(np.ascontiguousarray(array).tobytes())
+    elif (within := _within(value)) is not None:
+        h.say("wrapped")
+        h.feed(within, depth + 1)
     else:
         h.say("object", type(value).__module__, type(value).__qualname__)
+        call = inspect.getattr_static(type(value), "__call__", None)
+        if isinstance(call, FunctionType) and "site-packages" not in call.__code__.co_filename:
+            h.feed(call, depth + 1)
+        for name, part in [] if is_class else sorted(getattr(value, "__dict__", {}).items()):
+            # what an object computes and remembers is private, or in a container
+            if not name.startswith("_") and isinstance(part, _PLAIN):
+                h.say(name)
+                h.feed(part, depth + 1)
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, np.ndarray, np.generic, FunctionType)
+
+
+def _within(value: Any) -> Any:
+    """The function that a compiled one (`jax.jit`) calls; None for any other object."""
+    within = getattr(value, "__wrapped__", None)
+    return within if isinstance(within, FunctionType) else None
+
+
+@_feed.register(partial)
+def _(value: partial[Any], h: _Hash, depth: int) -> None:
+    h.say("partial")
+    for part in (value.func, value.args, value.keywords):
+        h.feed(part, depth + 1)
+
+
+@_feed.register(MethodType)
+def _(value: MethodType, h: _Hash, depth: int) -> None:
+    h.say("method")
+    h.feed(value.__func__, depth + 1)
+    h.feed(value.__self__, depth + 1)
 
 
 @_feed.register(type(None))
@@ -389,7 +423,7 @@ def _(value: FunctionType, h: _Hash, depth: int) -> None:
             h.feed(cell.cell_contents, depth + 1)
         except ValueError:  # not filled yet
             h.say("empty")
-    for name in sorted(set(value.__code__.co_names) & set(value.__globals__)):
+    for name in sorted(_names(value.__code__) & set(value.__globals__)):
         read = value.__globals__[name]
         if _is_read(read, value):
             h.say("global", name)
@@ -398,10 +432,19 @@ def _(value: FunctionType, h: _Hash, depth: int) -> None:
                 h.feed(read, depth + 1)
 
 
+def _names(code: CodeType) -> set[str]:
+    """The names that a function looks up, also in the functions that are written inside it."""
+    inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
 def _is_read(read: Any, by: FunctionType) -> bool:
     """Whether something that a function finds in its module is part of what it says: numbers, texts
-    and what holds them, and functions that stand beside it.
+    and what holds them, and functions that stand beside it, compiled or with arguments filled in.
     """
+    if isinstance(read, partial):
+        return _is_read(read.func, by)
+    read = read if _within(read) is None else _within(read)
     if isinstance(read, FunctionType):
         return read.__globals__ is by.__globals__
     plain = np.isscalar(read) or isinstance(read, Mapping | list | tuple)

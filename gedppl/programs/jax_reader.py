@@ -246,9 +246,10 @@ class JaxLister:
 
     def _plain(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         primitive, params, name = equation.primitive, equation.params, equation.primitive.name
+        kinds = [var.aval.dtype for var in equation.invars]
 
         def run(*values: jax.Array) -> Sequence[Any]:
-            found = primitive.bind(*values, **params)
+            found = primitive.bind(*map(_narrowed, values, kinds), **params)
             return found if primitive.multiple_results else (found,)
 
         rule, needs = _RULES.get(name, ""), _needs(name, len(inputs))
@@ -338,6 +339,11 @@ class JaxLister:
                 line=line,
             )
         return [*carry, *stacked]
+
+
+def _narrowed(value: jax.Array, kind: np.dtype[Any]) -> jax.Array:
+    """A real number as the program holds it: forms are float64 where it computes in float32."""
+    return value.astype(kind) if kind.kind == "f" and value.dtype != kind else value
 
 
 def _as_inside(outside: Sequence[jax.core.Atom], inside: Sequence[jax.core.Atom]) -> int:

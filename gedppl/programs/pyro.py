@@ -278,6 +278,7 @@ class PyroFill(Messenger):
         self.log_jacobian: Any = 0.0
         self.log_weight: Any = 0.0
         self.observed: Any = None
+        self.supports: dict[str, tuple[float, float, bool]] = {}
 
     def _pyro_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
@@ -303,6 +304,7 @@ class PyroFill(Messenger):
         elif not msg["is_observed"]:
             (site,) = self.program.groups[name]
             transform = biject_to(fn.support)
+            self.supports[name] = support_of(fn.support)
             if is_flat(msg):
                 msg["value"], msg["done"] = self._leaf(site, transform, None)[0].clone(), True
                 return
@@ -355,6 +357,7 @@ class PyroProgram(TorchKernels):
         self.has_cutpoints = may_cross(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self._check_outcome_use()
+        self.ranges.update(self._ranges_of_priors())
         found = [self.identify(assignment) for assignment in self.assignments]
         self.known_family, self.packaged = (
             all(one.known for one in found),
@@ -369,6 +372,27 @@ class PyroProgram(TorchKernels):
 
     def supports(self, observed: Distribution, y: torch.Tensor) -> Any:
         return observed.support.check(y)
+
+    def _ranges_of_priors(self) -> dict[str, tuple[float, float, bool]]:
+        """The supports of sample sites, as far as no other site sets them: an end that theta moves
+        has a gradient, or is another one at other settings.
+        """
+        runs = []
+        try:
+            for theta in settings(self.dim):
+                asked = as_tensor(theta).requires_grad_()
+                runs.append(self._filled(asked, as_tensor(self.x), as_tensor(self.a)).supports)
+        except RuntimeError:
+            # a program that takes parameters out of the graph; nothing is claimed of its sites
+            runs = [{site.name: (np.nan, np.nan, False) for site in self.sites if site.prior}]
+        return {
+            name: (
+                low if all(run[name][0] == low for run in runs) else -np.inf,
+                high if all(run[name][1] == high for run in runs) else np.inf,
+                rising,
+            )
+            for name, (low, high, rising) in runs[0].items()
+        }
 
     def _check_outcome_use(self) -> None:
         """Refuse a program in which y does more than to be observed."""
@@ -434,17 +458,7 @@ class PyroProgram(TorchKernels):
 
         What y is does not matter, which `_check_outcome_use` makes sure of.
         """
-        y = (
-            torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64)
-            if isinstance(y, str)
-            else y
-        )
-        with quiet() as swap:
-            fill = PyroFill(
-                self, swap, theta, self.assignments[0] if assignment is None else assignment, given
-            )
-            with inside_arrays(), fill:
-                self.model(x, a, y)
+        fill = self._filled(theta, x, a, assignment, given, y)
         if fill.observed is None:
             raise ModelError(
                 f"the observed site {self.observed!r} was not reached: sites must not "
@@ -452,6 +466,25 @@ class PyroProgram(TorchKernels):
             )
         logs = self.as_float(fill.log_prior), self.as_float(fill.log_jacobian)
         return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
+
+    def _filled(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        a: torch.Tensor,
+        assignment: Mapping[str, Any] | None = None,
+        given: Any = None,
+        y: torch.Tensor | str = "zeros",
+    ) -> PyroFill:
+        if isinstance(y, str):
+            y = torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64)
+        with quiet() as swap:
+            fill = PyroFill(
+                self, swap, theta, self.assignments[0] if assignment is None else assignment, given
+            )
+            with inside_arrays(), fill:
+                self.model(x, a, y)
+        return fill
 
     # what is asked once ---------------------------------------------------------------------------
 
