@@ -21,9 +21,9 @@ from numpyro.distributions import constraints as nc
 
 from gedppl import errors
 from gedppl.density import Density
-from gedppl.programs.affine import Level
+from gedppl.programs.affine import Level, levels
 from gedppl.programs.contract import as_density, density_class, finite_class
-from gedppl.programs.jax_affine import levels as jax_levels
+from gedppl.programs.jax_reader import listing
 from gedppl.rows import Rows, pieces
 from tests.optional_pyro import HAS_PYRO, PPLS, pd, pyro, torch
 from tests.programs import PROGRAMS, hierarchical_p, linear_n, linear_p, network_p, poisson_n
@@ -313,9 +313,9 @@ LEVELS = [
 
 
 def torch_levels(function: Any, at: Any) -> list[Level]:
-    from gedppl.programs.torch_affine import levels
+    from gedppl.programs.torch_reader import listing
 
-    return levels(function, at)
+    return levels(listing(function, at))
 
 
 def _as(xp: Any, value: np.ndarray) -> Any:
@@ -327,7 +327,7 @@ def _as(xp: Any, value: np.ndarray) -> Any:
 )
 def test_levels_of_dependence(function, level) -> None:
     with jax.enable_x64(True):
-        assert jax_levels(lambda t: [function(t, jnp)], jnp.zeros(3)) == [level]
+        assert levels(listing(lambda t: [function(t, jnp)], jnp.zeros(3))) == [level]
     assert torch_levels(lambda t: [function(t, torch)], torch.zeros(3, dtype=torch.float64)) == [
         level
     ]
@@ -335,7 +335,7 @@ def test_levels_of_dependence(function, level) -> None:
 
 def test_a_stopped_gradient_is_no_affine_function() -> None:
     with jax.enable_x64(True):
-        assert jax_levels(lambda t: [jax.lax.stop_gradient(t)], jnp.zeros(3)) == [Level.OTHER]
+        assert levels(listing(lambda t: [jax.lax.stop_gradient(t)], jnp.zeros(3))) == [Level.OTHER]
     assert torch_levels(lambda t: [t.detach()], torch.zeros(3, dtype=torch.float64)) == [
         Level.OTHER
     ]

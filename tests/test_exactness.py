@@ -16,7 +16,7 @@ import scipy.stats
 import gedppl as ged
 from gedppl import errors
 from gedppl.programs import identity
-from gedppl.programs.affine import Level
+from gedppl.programs.affine import Level, levels
 from gedppl.programs.contract import density_class
 from tests.optional_pyro import pd, pyro, torch
 
@@ -105,9 +105,9 @@ WRITES = {
 def test_levels_of_what_is_written(function, level) -> None:
     # skips where there is no torch, before what needs it is imported
     theta = torch.zeros(3, dtype=torch.float64)
-    from gedppl.programs.torch_affine import levels
+    from gedppl.programs.torch_reader import listing
 
-    assert levels(lambda t: [function(t)], theta) == [level]
+    assert levels(listing(lambda t: [function(t)], theta)) == [level]
 
 
 def test_a_program_that_writes_into_its_parameter_does_not_write_into_theta() -> None:

@@ -112,7 +112,7 @@ def test_what_is_not_affine_in_the_context_stays_with_the_program(
 
 
 def test_wide_contexts_are_read_by_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gedppl.programs.jax_affine.FEW_ROWS", 0)
+    monkeypatch.setattr("gedppl.programs.jax_operations.FEW_ROWS", 0)
     fast, slow, read = traced(by_features, monkeypatch)
     np.testing.assert_allclose(fast.features(X, A), slow.features(X, A), rtol=1e-12)
     assert read[0] is not None

@@ -1,10 +1,12 @@
-"""Proof by data flow that a program's predictor is affine in theta, or the exponential of something
-affine.
+"""Proof by data flow that a program's predictor is affine in theta itself, or the exponential of
+something affine.
 
-A backend lists the operations of a function of theta. Every value is FREE of theta, AFFINE in
-theta, EXP (the exponential of an affine value, times something free of theta) or OTHER. An
-operation without a rule gives OTHER, so nothing is ever claimed that was not seen: comparisons,
-rounding and stopped gradients, whose derivative alone would look constant, have no rule.
+The steps are those that `gedppl.programs.forms` reads. Where it computes each value's coefficients
+in coordinates of its own, here every value has a level: FREE of theta, AFFINE in theta, EXP (the
+exponential of an affine value, times something free of theta) or OTHER. That needs no numbers, so
+any function of any number of rows can be asked. A step without a rule gives OTHER: nothing is
+claimed that was not seen, and comparisons, rounding and stopped gradients, whose derivative alone
+would look constant, have no rule.
 """
 
 from __future__ import annotations
@@ -18,11 +20,16 @@ import numpy as np
 from gedppl.numerics.arrays import ArrayOf
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.identity import settings
+from gedppl.programs.links import CANONICAL, ORDERED, OUTCOMES
 from gedppl.programs.lowering import as_given, strip
 from gedppl.rows import Parts, Remembered, Tabulated
 
 if TYPE_CHECKING:
     from gedppl.programs.kernels import Kernels
+    from gedppl.programs.values import Listing
+
+
+STOPPED = ("detach",)  # moves whose derivative is 0; what is AFFINE is differentiated afterwards
 
 
 class Level(IntEnum):
@@ -34,31 +41,26 @@ class Level(IntEnum):
     OTHER = 3
 
 
-def combine(rule: str | None, operands: Sequence[Level]) -> Level:
-    """The level of an operation's result.
+def combine(rule: str, operands: Sequence[Level], needs: Sequence[int] = ()) -> Level:
+    """The level of a step's result, from its rule and the operands' levels; those at `needs` say
+    where, not what.
 
     >>> (
-    ...     combine("sum", [Level.FREE, Level.AFFINE]).name,
+    ...     combine("linear", [Level.FREE, Level.AFFINE]).name,
     ...     combine("multiply", [Level.AFFINE, Level.AFFINE]).name,
     ... )
     ('AFFINE', 'OTHER')
     """
-    highest = max(operands)
-    if highest is Level.FREE or rule == "move":
+    highest = max(operands, default=Level.FREE)
+    if highest is Level.FREE:
         return highest
+    if any(operands[i] is not Level.FREE for i in needs):
+        return Level.OTHER
     match rule:
-        case "sum":
+        case "move" if len(operands) == 1 + len(needs):
+            return highest
+        case "move" | "linear":
             return Level.AFFINE if highest is Level.AFFINE else Level.OTHER
-        case "index":  # the first operand's elements, at positions that the others give
-            return (
-                operands[0] if max(operands[1:], default=Level.FREE) is Level.FREE else Level.OTHER
-            )
-        case "select":  # the first operand chooses among the others
-            return (
-                Level.AFFINE
-                if operands[0] is Level.FREE and highest is Level.AFFINE
-                else Level.OTHER
-            )
         case "multiply" | "contract":
             low, high = sorted(operands)
             if low is Level.FREE and high is Level.AFFINE:
@@ -71,6 +73,8 @@ def combine(rule: str | None, operands: Sequence[Level]) -> Level:
                 return above
             if below is Level.EXP and above in (Level.FREE, Level.EXP):
                 return Level.EXP
+        case "power":
+            return Level.EXP if highest is Level.EXP else Level.OTHER
         case "exp":
             return Level.EXP if highest is Level.AFFINE else Level.OTHER
         case "log":
@@ -78,16 +82,20 @@ def combine(rule: str | None, operands: Sequence[Level]) -> Level:
     return Level.OTHER
 
 
-# the one-predictor families: class name -> (family, link, the argument that carries the predictor,
-# the other arguments)
-FAMILIES = {
-    "Normal": ("Normal", "identity", "loc", ("scale",)),
-    "BernoulliLogits": ("Bernoulli", "logit", "logits", ()),
-    "BinomialLogits": ("Binomial", "logit", "logits", ("total_count",)),
-    "Poisson": ("Poisson", "log", "rate", ()),
-    "Exponential": ("Exponential", "log", "rate", ()),
-    "Gamma": ("Gamma", "log", "rate", ("concentration",)),
-}
+def levels(listing: Listing) -> list[Level]:
+    """How each output of a listing depends on its first input, whatever the others hold."""
+    known = dict.fromkeys((*listing.constants, *listing.inputs[1:]), Level.FREE)
+    known[listing.inputs[0]] = Level.AFFINE
+    for step in listing.steps:
+        rule = "" if step.name in STOPPED else step.rule
+        found = combine(rule, [known[key] for key in step.inputs], step.needs)
+        for key, real in zip(step.outputs, step.real):  # what was rounded is not affine
+            known[key] = found if real or found is Level.FREE else Level.OTHER
+    return [known[key] for key in listing.outputs]
+
+
+# those of `gedppl.programs.links.OUTCOMES` whose first argument is the predictor, or its exponential
+DIRECT = ("Normal", "BernoulliLogits", "BinomialLogits", "Poisson", "Exponential", "Gamma")
 
 
 def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
@@ -101,24 +109,21 @@ def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
     return found[0] in (Level.FREE, needed) and max(found[1:], default=Level.FREE) <= Level.AFFINE
 
 
-ORDERED = "OrderedLogistic"
 ROUNDING = 1e-9  # share of the numbers added up
 
 
 def linear_predictor(program: Kernels) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    known = FAMILIES.get(program.outcome_kind()) if _may_be_affine(program) else None
-    if known is None:
+    kind = program.outcome_kind()
+    if obstacle(program, kind) or kind not in DIRECT:
         return None
-    family, link, argument, others = known
+    outcome = OUTCOMES[kind]
+    family, link, others = outcome.family, CANONICAL[outcome.kind], outcome.others
     xp, zero = program.xp, np.zeros(program.dim)
 
     def arguments(theta: ArrayOf, x: ArrayOf, a: ArrayOf) -> list[Any]:
-        observed = as_given(program.run(theta, x, a).observed)
-        return [
-            xp.broadcast_to(program.as_float(getattr(observed, name)), a.shape)
-            for name in (argument, *others)
-        ]
+        found = outcome.arguments(as_given(program.run(theta, x, a).observed))
+        return [xp.broadcast_to(program.as_float(value), a.shape) for value in found]
 
     needed = Level.EXP if link == "log" else Level.AFFINE
     found = program.levels(arguments, zero, program.x, program.a)
@@ -152,13 +157,13 @@ def linear_predictor(program: Kernels) -> LinearPredictor | None:
 
 def ordered_predictor(program: Kernels) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if not (_may_be_affine(program) and program.outcome_kind() == ORDERED and program.packaged):
+    kind = program.outcome_kind()
+    if obstacle(program, kind) or not program.packaged or kind != ORDERED:
         return None
     xp = program.xp
 
     def edges(theta: ArrayOf, x: ArrayOf, a: ArrayOf) -> Any:
-        observed = strip(program.run(theta, x, a).observed)
-        cut = observed.cutpoints - xp.broadcast_to(observed.predictor, a.shape)[:, None]
+        (cut,) = OUTCOMES[ORDERED].arguments(strip(program.run(theta, x, a).observed))
         return program.as_float(xp.broadcast_to(cut, (a.shape[0], cut.shape[-1])))
 
     found = program.levels(
@@ -175,16 +180,24 @@ def ordered_predictor(program: Kernels) -> OrderedPredictor | None:
     return ordered_from(parts) if _slopes_hold(edges, parts, program) else None
 
 
-def _may_be_affine(program: Kernels) -> bool:
-    """Whether a proof is worth trying: one number a row, of a family that is known, with parameters
-    and without latents that are summed out.
+def obstacle(program: Kernels, kind: str) -> str:
+    """What rules out a proof before any step is read, or nothing; `kind` is the packages' class of
+    the outcome.
     """
-    return (
-        len(program.assignments) <= 1
-        and not program.event_shape
-        and program.dim > 0
-        and program.known_family
-    )
+    if program.dim == 0:
+        return "the program has no parameters"
+    if len(program.assignments) > 1:
+        return "a discrete latent is summed out, which leaves a mixture"
+    if program.event_shape:
+        return "outcomes are vectors"
+    if not program.known_family:
+        return stranger(kind)
+    return ""
+
+
+def stranger(kind: str) -> str:
+    """Of an outcome with a class of the user's in it."""
+    return f"the outcome's distribution is a class of its own, not a packages' {kind or 'family'}"
 
 
 def _slopes_hold(eta: Callable[..., Any], parts: Parts, program: Kernels) -> bool:

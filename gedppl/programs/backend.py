@@ -20,7 +20,6 @@ from gedppl.numerics.arrays import ArrayOf, Namespace
 from gedppl.rows import Answers, Histories, Parts, Rows, Slopes
 
 if TYPE_CHECKING:
-    from gedppl.programs.affine import Level
     from gedppl.programs.contract import Distribution
     from gedppl.programs.links import Table
     from gedppl.programs.tracing import Site
@@ -109,10 +108,6 @@ class Backend(ABC):
     @abstractmethod
     def jacobian(self, function: One) -> One:
         """Its Jacobian in the first argument."""
-
-    @abstractmethod
-    def levels(self, function: Many, *args: np.ndarray) -> list[Level]:
-        """How each array that `function(*args)` returns depends on its first argument."""
 
     @abstractmethod
     def listing(self, function: Many, *args: np.ndarray) -> Listing:

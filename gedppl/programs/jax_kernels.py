@@ -23,9 +23,9 @@ from gedppl.numerics.arrays import namespace_of
 from gedppl.programs.affine import Level
 from gedppl.programs.backend import Many, One
 from gedppl.programs.contract import away_from
-from gedppl.programs.jax_affine import levels, lowest_indices, slopes, what_matters
 from gedppl.programs.jax_compiled import Compiled
 from gedppl.programs.jax_first_look import FirstLook, first_look
+from gedppl.programs.jax_operations import lowest_indices, slopes, what_matters
 from gedppl.programs.jax_reader import JaxArithmetic, links, listing
 from gedppl.programs.kernels import Kernels
 from gedppl.programs.links import Table
@@ -103,9 +103,6 @@ class JaxKernels(Kernels):
         found: Many = jax.vmap(function)
         return found
 
-    def levels(self, function: Many, *args: np.ndarray) -> list[Level]:
-        return levels(function, *args)
-
     def listing(self, function: Many, *args: np.ndarray) -> Listing:
         return listing(function, *args)
 
@@ -134,7 +131,7 @@ class JaxKernels(Kernels):
             "moving_support",
             lambda: any(
                 level is not Level.FREE
-                for level in levels(edges, np.zeros(self.dim), self.x, self.a)
+                for level in self.levels(edges, np.zeros(self.dim), self.x, self.a)
             ),
         )
 

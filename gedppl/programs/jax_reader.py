@@ -254,13 +254,11 @@ class JaxLister:
 
         rule, needs = _RULES.get(name, ""), _needs(name, len(inputs))
         if name == "convert_element_type":
-            before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
-            rule = (
-                "move"
-                if before.kind == after.kind == "f" and after.itemsize >= before.itemsize
-                else ""
-            )
-        real = [var.aval.dtype.kind == "f" for var in equation.outvars]
+            before, after = equation.invars[0], equation.outvars[0]
+            exact = _is_real(before) and _is_real(after)
+            exact = exact and after.aval.dtype.itemsize >= before.aval.dtype.itemsize
+            rule = "move" if exact else ""
+        real = [_is_real(var) for var in equation.outvars]
         full = f"{name}[{params['y']}]" if name == "integer_pow" else name
         power = float(params["y"]) if name == "integer_pow" else _POWERS.get(name, 1.0)
         return self.add(
@@ -292,7 +290,7 @@ class JaxLister:
             )
 
         for var, cases in zip(equation.outvars, zip(*branches)):
-            real = var.aval.dtype.kind == "f"
+            real = _is_real(var)
             found += self.add(
                 "cond",
                 choose,
@@ -317,7 +315,7 @@ class JaxLister:
         first = last - n_carry
         consts, carry, slices = inputs[:first], inputs[first:last], inputs[last:]
         rows: list[list[int]] = [[] for _ in range(length)]
-        kinds = [var.aval.dtype.kind == "f" for var in body.jaxpr.invars[last:]]
+        kinds = [_is_real(var) for var in body.jaxpr.invars[last:]]
         for t in range(length)[:: -1 if params["reverse"] else 1]:
             now = [
                 self.add(
@@ -329,7 +327,7 @@ class JaxLister:
             carry, rows[t] = out[:n_carry], out[n_carry:]
         stacked = []
         for var, column in zip(equation.outvars[n_carry:], zip(*rows)):
-            real = var.aval.dtype.kind == "f"
+            real = _is_real(var)
             stacked += self.add(
                 "stack",
                 lambda *parts: (jnp.stack(parts),),
@@ -344,6 +342,11 @@ class JaxLister:
 def _narrowed(value: jax.Array, kind: np.dtype[Any]) -> jax.Array:
     """A real number as the program holds it: forms are float64 where it computes in float32."""
     return value.astype(kind) if kind.kind == "f" and value.dtype != kind else value
+
+
+def _is_real(atom: jax.core.Atom) -> bool:
+    """Whether it holds floating point numbers; the type of a random key has no kind."""
+    return bool(jnp.issubdtype(atom.aval.dtype, jnp.floating))
 
 
 def _as_inside(outside: Sequence[jax.core.Atom], inside: Sequence[jax.core.Atom]) -> int:

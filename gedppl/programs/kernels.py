@@ -18,7 +18,7 @@ from gedppl.density import Density
 from gedppl.errors import FunctionalError
 from gedppl.numerics.arrays import ArrayOf
 from gedppl.programs import LOCK
-from gedppl.programs.affine import linear_predictor, ordered_predictor
+from gedppl.programs.affine import Level, levels, linear_predictor, ordered_predictor
 from gedppl.programs.backend import Backend, Many
 from gedppl.programs.identity import Identity, identify, predictor_holds
 from gedppl.programs.lowering import (
@@ -94,6 +94,13 @@ class Kernels(Backend):
     def seen(self) -> Seen | Refusal:
         """What data see of the parameters, where the predictor is not affine in theta itself."""
         return self.fact("seen", lambda: seen_by_data(self))
+
+    def levels(self, function: Many, *args: np.ndarray) -> list[Level]:
+        """How each array that `function(*args)` returns depends on its first argument."""
+        try:
+            return levels(self.listing(function, *args))
+        except self.no_graph:
+            return [Level.OTHER]
 
     @property
     def proved_normal(self) -> bool:

@@ -30,8 +30,8 @@ from gedppl.programs.checks import (
     refuse_unsteady,
 )
 from gedppl.programs.identity import looks_alike, settings
-from gedppl.programs.jax_affine import same_operations, what_matters
 from gedppl.programs.jax_kernels import JaxKernels
+from gedppl.programs.jax_operations import same_operations, what_matters
 from gedppl.programs.lowering import (
     is_masked,
     may_cross,

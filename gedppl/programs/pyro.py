@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from gedppl.errors import ContextRangeError, ModelError, SiteClashError
 from gedppl.programs import LOCK
-from gedppl.programs.affine import Level
+from gedppl.programs.affine import Level, levels
 from gedppl.programs.backend import Pass
 from gedppl.programs.checks import (
     SiteRecord,
@@ -40,9 +40,9 @@ from gedppl.programs.lowering import (
     may_cross,
     strip,
 )
-from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_bijections import biject_to, is_identity
 from gedppl.programs.torch_kernels import TorchKernels, as_tensor, inside_arrays
+from gedppl.programs.torch_reader import listing
 from gedppl.programs.tracing import Site, support_of
 
 if TYPE_CHECKING:
@@ -427,7 +427,7 @@ class PyroProgram(TorchKernels):
 
         refuse_unsteady(differs(zeros))
         try:
-            depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
+            depends = any(level is not Level.FREE for level in levels(listing(logs, zeros, *rows)))
         except RuntimeError:
             # the program looks at values while it runs, so it has no fixed graph
             depends = False

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gedppl.errors import ContextRangeError
-from gedppl.programs.affine import ordered_from, predictor_from
+from gedppl.programs.affine import obstacle, ordered_from, predictor_from, stranger
 from gedppl.programs.contract import (
     Halves,
     LinearPredictor,
@@ -572,19 +572,10 @@ def n_actions_of(program: Kernels) -> int | None:
 
 
 def refused(program: Kernels, kind: str) -> Refusal | None:
-    """What rules out a proof before anything is read; `kind` is the packages' class of the
-    outcome.
-    """
-    if program.dim == 0:
-        return Refusal("the program has no parameters")
-    if len(program.assignments) > 1:
-        return Refusal("a discrete latent is summed out, which leaves a mixture")
-    if program.event_shape:
-        return Refusal("outcomes are vectors")
-    if not program.known_family or not program.packaged:
-        return Refusal(
-            f"the outcome's distribution is a class of its own, not a packages' {kind or 'family'}"
-        )
+    """What rules out a proof in coordinates of its own; see `gedppl.programs.affine.obstacle`."""
+    why = obstacle(program, kind) or ("" if program.packaged else stranger(kind))
+    if why:
+        return Refusal(why)
     if kind not in OUTCOMES:
         known = ", ".join(sorted({outcome.family for outcome in OUTCOMES.values()}))
         why = (

@@ -22,11 +22,9 @@ from torch.utils._pytree import tree_flatten
 from gedppl.errors import ContextRangeError
 from gedppl.numerics.arrays import namespace_of
 from gedppl.programs import LOCK
-from gedppl.programs.affine import Level
 from gedppl.programs.backend import Many, One
 from gedppl.programs.kernels import Kernels
 from gedppl.programs.links import Table
-from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, links, listing
 from gedppl.programs.tracing import MANY, TRIALS, negative_index, trial_rows
 from gedppl.programs.values import Listing
@@ -165,12 +163,6 @@ class TorchKernels(Kernels):
     def vmap(self, function: Many) -> Many:
         found: Many = vmap(function)
         return found
-
-    def levels(self, function: Many, *args: np.ndarray) -> list[Level]:
-        try:
-            return levels(function, *map(as_tensor, args))
-        except self.no_graph:
-            return [Level.OTHER]
 
     def listing(self, function: Many, *args: np.ndarray) -> Listing:
         return listing(function, *map(as_tensor, args))

@@ -251,7 +251,7 @@ class TorchLister:
         if name == "addmm" and not node.kwargs:
             self._add_product(node)
             return
-        if name == "copy":
+        if name in ("copy", "fill"):
             self._overwrite(node)
             return
         target, args, kwargs = _viewing(node.target, name), node.args, node.kwargs
@@ -313,14 +313,17 @@ class TorchLister:
 
     def _overwrite(self, node: torch.fx.Node) -> None:
         """What is written replaces what was there, in the shape and type of what was there."""
-        old, new = node.args[0].meta["val"], node.args[1].meta["val"]
+        source = node.args[1]
+        if isinstance(source, int | float):
+            source = self._number(source)
+        old, new = node.args[0].meta["val"], source.meta["val"]
         shape, dtype = tuple(old.shape), old.dtype
         kept = (
             new.dtype.is_floating_point
             and dtype.is_floating_point
             and dtype.itemsize >= new.dtype.itemsize
         )
-        key, out, rule = self.keys[node.args[1]], self._name(node), "move" if kept else ""
+        key, out, rule = self.keys[source], self._name(node), "move" if kept else ""
         real = (dtype.is_floating_point,)
         self.steps.append(
             Step(
@@ -402,6 +405,7 @@ class _Number:
 
     def __init__(self, value: torch.Tensor) -> None:
         self.value = value
+        self.meta = {"val": value}  # as a node has it
 
 
 @singledispatch

@@ -1,5 +1,5 @@
-"""The proof of `gedppl.programs.affine` for JAX: the function's jaxpr is read operation by
-operation.
+"""What the operations of a JAX function say of it: what its results need, which indices contexts
+decide on, whether another function has the same; and the features of all actions at once.
 """
 
 from __future__ import annotations
@@ -13,42 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.programs.affine import Level, combine
 from gedppl.rows import MOST_CELLS, Parts, Slopes, unit_slopes
 
 if TYPE_CHECKING:
     from gedppl.programs.jax_kernels import JaxKernels
 
-# JAX primitive -> the name of its rule in `gedppl.programs.affine`
-_RULES = {
-    **dict.fromkeys(
-        ("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p"),
-        "move",
-    ),
-    **dict.fromkeys(
-        ("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "stack", "pad", "cumsum"),
-        "sum",
-    ),
-    **dict.fromkeys(("gather", "dynamic_slice"), "index"),
-    **{
-        "select_n": "select",
-        "mul": "multiply",
-        "dot_general": "contract",
-        "div": "divide",
-        "exp": "exp",
-        "log": "log",
-    },
-}
 FEW_ROWS = 2000  # rows that the program answers sooner than another function of it is compiled
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
-
-
-def levels(function: Callable[..., Any], theta: np.ndarray, *rows: np.ndarray) -> list[Level]:
-    """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the
-    rows hold.
-    """
-    closed = jax.make_jaxpr(function)(theta, *rows)
-    return _walk(closed.jaxpr, [Level.AFFINE] + [Level.FREE] * len(rows))
 
 
 def what_matters(function: Callable[..., Any], *args: jax.Array) -> tuple[list[bool], str]:
@@ -135,36 +106,6 @@ def same_operations(
         and len(one.consts) == len(other.consts)
         and all(map(equal, one.consts, other.consts))
     )
-
-
-def _walk(jaxpr: jax.core.Jaxpr, inputs: list[Level]) -> list[Level]:
-    known = dict(zip(jaxpr.invars, inputs))
-
-    def level(atom: jax.core.Atom) -> Level:
-        return known.get(atom, Level.FREE) if not hasattr(atom, "val") else Level.FREE
-
-    for equation in jaxpr.eqns:
-        operands = [level(atom) for atom in equation.invars]
-        if all(operand is Level.FREE for operand in operands):
-            results = [Level.FREE] * len(equation.outvars)
-        else:
-            results = _step(equation, operands)
-        known.update(zip(equation.outvars, results))
-    return [level(atom) for atom in jaxpr.outvars]
-
-
-def _step(equation: jax.core.JaxprEqn, operands: list[Level]) -> list[Level]:
-    name = equation.primitive.name
-    if name in _CALLS:
-        inner = equation.params["jaxpr"]
-        return _walk(getattr(inner, "jaxpr", inner), operands)
-    if name == "convert_element_type":
-        before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
-        exact = before.kind == after.kind == "f" and after.itemsize >= before.itemsize
-        result = operands[0] if exact else Level.OTHER
-    else:
-        result = combine(_RULES.get(name), operands)
-    return [result] * len(equation.outvars)
 
 
 def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
