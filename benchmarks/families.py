@@ -23,20 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import cvar, mean, probability, quantile, second_moment, variance
 from gedppl.learning import feed, learner_for
-from tests.program_doubles import OnePredictorDouble, ScaleDouble
+from tests.program_doubles import FIXED, TAKES, OnePredictorDouble, ScaleDouble
 
 K, ROWS, REPEATS = 5, 400, 20
-FIXED = {"total_count": 5.0, "concentration": 1.7, "scale": 0.6}
-TAKES = {
-    "Normal": ("scale",),
-    "Logistic": ("scale",),
-    "Laplace": ("scale",),
-    "LogNormal": ("scale",),
-    "Binomial": ("total_count",),
-    "NegativeBinomial": ("total_count",),
-    "Gamma": ("concentration",),
-    "Weibull": ("concentration",),
-}
 INSIDE = {  # coefficients inside a link's domain
     ("identity", "Bernoulli"): (0.2, 0.3, 0.2),
     ("identity", "Binomial"): (0.2, 0.3, 0.2),

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,36 @@ def report_of(
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def killed(
+    write: Callable[[int], Any], after: float | None, begun: bool = False
+) -> tuple[list[bytes], str]:
+    """Fork a process that runs write(pipe) until it is killed: the whole lines that it sent, and
+    how it died. It kills itself, or is killed `after` so many seconds (once it has `begun` to send,
+    if that is asked).
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            write(writer)
+        finally:
+            os._exit(3)  # only reached by an exception
+    os.close(writer)
+    received = b""
+    if after is not None:
+        received = os.read(reader, 64) if begun else b""
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    while chunk := os.read(reader, 65536):
+        received += chunk
+    os.close(reader)
+    _, status = os.waitpid(child, 0)
+    by_signal = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    lines = received[: received.rfind(b"\n") + 1].splitlines()
+    return lines, "killed" if by_signal else f"status {status}"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 import gedppl as ged
+from benchmarks.arena.finite import FirstIsTrue
 from gedppl.density import Density
 from gedppl.programs.contract import MemberList
 
@@ -46,7 +47,7 @@ class CoinTables(MemberList):
 
 
 @dataclass
-class CoinWorld:
+class CoinWorld(FirstIsTrue):
     """Utility and cost from two classes of coin tables whose first members are the truth. Action
     0 is safe.
     """
@@ -81,16 +82,6 @@ class CoinWorld:
 
     def context(self, rng: np.random.Generator) -> np.ndarray:
         return np.array([float(rng.integers(self.n_contexts))])
-
-    def utilities(self, x: np.ndarray) -> np.ndarray:
-        return self.F[0, int(x[0])]
-
-    def costs(self, x: np.ndarray) -> np.ndarray:
-        return self.G[0, int(x[0])][None]
-
-    def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[float, float]:
-        u = rng.random(2)
-        return float(u[0] < self.utilities(x)[action]), float(u[1] < self.costs(x)[0, action])
 
     def run(self, rounds: int, **options: object) -> ged.Run:
         return ged.simulate(

@@ -24,6 +24,19 @@ ARGUMENT = {  # the family's argument that the linear predictor sets under its u
     "Gamma": ("rate", np.exp),
 }
 
+# what else a family takes, and a value for it
+FIXED = {"total_count": 5.0, "concentration": 1.7, "scale": 0.6}
+TAKES = {
+    "Normal": ("scale",),
+    "Logistic": ("scale",),
+    "Laplace": ("scale",),
+    "LogNormal": ("scale",),
+    "Binomial": ("total_count",),
+    "NegativeBinomial": ("total_count",),
+    "Gamma": ("concentration",),
+    "Weibull": ("concentration",),
+}
+
 
 class Double(Parametric):
     """Everything a class needs, from `rows(theta (M, D), x, a)` -> terms and their Jacobians.

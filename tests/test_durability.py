@@ -24,7 +24,7 @@ import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import deciding, keeper, memory
 from gedppl.learning.finite import FiniteLearner
-from tests.crashes import needs_fork, report_of
+from tests.crashes import killed, needs_fork, report_of
 from tests.plain_worlds import PlainWorld, play, state_of
 
 WORLD = PlainWorld()
@@ -81,31 +81,11 @@ def one_kill(path: Path, label: str | None, careless: bool, rng: random.Random) 
     """Fork an agent, kill it at the label or after a random time: the last step it acknowledged,
     and how it died.
     """
-    reader, writer = os.pipe()
     left = rng.randrange(1, 6)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reader)
-            run_until_killed(path, writer, label, careless, left)
-        finally:
-            os._exit(3)  # only reached by an exception
-    os.close(writer)
-    received = b""
-    if label is None:
-        received = os.read(reader, 64)  # it has begun
-        time.sleep(rng.uniform(0.0, 0.05))
-        os.kill(child, signal.SIGKILL)
-    while chunk := os.read(reader, 65536):
-        received += chunk
-    os.close(reader)
-    _, status = os.waitpid(child, 0)
-    died = (
-        "killed"
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        else f"status {status}"
+    after = rng.uniform(0.0, 0.05) if label is None else None
+    lines, died = killed(
+        lambda pipe: run_until_killed(path, pipe, label, careless, left), after, begun=True
     )
-    lines = received[: received.rfind(b"\n") + 1].split()
     return (int(lines[-1]) if lines else -1), died
 
 

@@ -15,7 +15,6 @@ import shutil
 import signal
 import sqlite3
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ import pytest
 from gedppl.errors import JournalError
 from gedppl.journal import Journal
 from gedppl.journal.format import Head, RawRecord
-from tests.crashes import needs_fork, report_of
+from tests.crashes import killed, needs_fork, report_of
 
 LABELS = ("begun", "inserted", "committed", "synced")
 
@@ -70,29 +69,9 @@ def one_kill(
     """Fork a writer, kill it at the label or after a random time; what it acknowledged, and how
     it died.
     """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reader)
-            write_until_killed(path, writer, label, careless, rng.randrange(10**9))
-        finally:
-            os._exit(3)  # only reached by an exception
-    os.close(writer)
-    if label is None:
-        time.sleep(rng.uniform(0.002, 0.06))
-        os.kill(child, signal.SIGKILL)
-    received = b""
-    while chunk := os.read(reader, 65536):
-        received += chunk
-    os.close(reader)
-    _, status = os.waitpid(child, 0)
-    died = (
-        "killed"
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        else f"status {status}"
-    )
-    lines = received[: received.rfind(b"\n") + 1].decode().split("\n")[:-1]
+    seed = rng.randrange(10**9)
+    after = rng.uniform(0.002, 0.06) if label is None else None
+    lines, died = killed(lambda pipe: write_until_killed(path, pipe, label, careless, seed), after)
     return {int(s): int(n) for s, n in (line.split() for line in lines)}, died
 
 

@@ -18,19 +18,7 @@ from gedppl.functionals import cvar, expected, mean, probability, quantile, seco
 from gedppl.learning import feed
 from gedppl.learning.program_bounds import over_interval
 from gedppl.learning.programs import ProgramLearner
-from tests.program_doubles import OnePredictorDouble
-
-FIXED = {"total_count": 5.0, "concentration": 1.7, "scale": 0.6}
-TAKES = {
-    "Normal": ("scale",),
-    "Logistic": ("scale",),
-    "Laplace": ("scale",),
-    "LogNormal": ("scale",),
-    "Binomial": ("total_count",),
-    "NegativeBinomial": ("total_count",),
-    "Gamma": ("concentration",),
-    "Weibull": ("concentration",),
-}
+from tests.program_doubles import FIXED, TAKES, OnePredictorDouble
 
 
 def fixed_of(family, n=None):

@@ -16,8 +16,25 @@ import numpyro.distributions as dist
 import gedppl as ged
 
 
+class FirstIsTrue:
+    """Draws coins by the first members of F, G (M, X, K); a context is the number of its row."""
+
+    F: np.ndarray
+    G: np.ndarray
+
+    def utilities(self, x: np.ndarray) -> np.ndarray:
+        return self.F[0, int(x[0])]
+
+    def costs(self, x: np.ndarray) -> np.ndarray:
+        return self.G[0, int(x[0])][None]
+
+    def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[float, float]:
+        u = rng.random(2)
+        return float(u[0] < self.utilities(x)[action]), float(u[1] < self.costs(x)[0, action])
+
+
 @dataclass
-class Tables:
+class Tables(FirstIsTrue):
     """Members F, G (M, X, K) of the two classes; member 0 is the truth. Action 0 costs
     `safe_value` in all of G.
     """
@@ -30,16 +47,6 @@ class Tables:
 
     def context(self, rng: np.random.Generator) -> np.ndarray:
         return np.array([float(rng.integers(self.F.shape[1]))])
-
-    def utilities(self, x: np.ndarray) -> np.ndarray:
-        return self.F[0, int(x[0])]
-
-    def costs(self, x: np.ndarray) -> np.ndarray:
-        return self.G[0, int(x[0])][None]
-
-    def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[float, float]:
-        u = rng.random(2)
-        return float(u[0] < self.utilities(x)[action]), float(u[1] < self.costs(x)[0, action])
 
     def safe_cost(self, x: np.ndarray) -> np.ndarray:
         """The safe action's expected cost at contexts (n, dx): (n,)."""

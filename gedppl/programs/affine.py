@@ -94,7 +94,7 @@ def levels(listing: Listing) -> list[Level]:
     return [known[key] for key in listing.outputs]
 
 
-# those of `gedppl.programs.links.OUTCOMES` whose first argument is the predictor, or its exponential
+# classes in `links.OUTCOMES` whose first argument is the predictor or its exponential
 DIRECT = ("Normal", "BernoulliLogits", "BinomialLogits", "Poisson", "Exponential", "Gamma")
 
 

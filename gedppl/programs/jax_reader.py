@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from gedppl.numerics.arrays import namespace_of
 from gedppl.programs.links import Table
 from gedppl.programs.row_reading import recognised
 from gedppl.programs.values import Listing, Step
@@ -376,43 +377,25 @@ def _line(equation: jax.core.JaxprEqn) -> str:
 
 # the inverse links that are known by sight --------------------------------------------------------
 
-REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
-    "logit": (
+PACKAGED: dict[str, list[Callable[[Any], Any]]] = {
+    "logit": [
         jax.nn.sigmoid,
-        lambda e: 1 / (1 + jnp.exp(-e)),
-        lambda e: jnp.exp(e) / (1 + jnp.exp(e)),
-        lambda e: 0.5 * (1 + jnp.tanh(0.5 * e)),
-        lambda e: 0.5 * (jnp.tanh(0.5 * e) + 1),
         lambda e: 1 - jax.nn.sigmoid(-e),
         lambda e: jnp.reciprocal(1 + jnp.exp(-e)),
-        lambda e: 1 - 1 / (1 + jnp.exp(e)),
-    ),
-    "probit": (
-        jax.scipy.special.ndtr,
-        jax.scipy.stats.norm.cdf,
-        lambda e: 0.5 * (1 + jax.lax.erf(e / jnp.sqrt(2.0))),
-        lambda e: 0.5 * (1 + jax.lax.erf(e * jnp.sqrt(0.5))),
-        lambda e: 0.5 * jax.lax.erfc(-e * jnp.sqrt(0.5)),
-        lambda e: 0.5 * jax.lax.erfc(-e / jnp.sqrt(2.0)),
-    ),
-    "softplus": (
+    ],
+    "probit": [jax.scipy.special.ndtr, jax.scipy.stats.norm.cdf],
+    "softplus": [
         jax.nn.softplus,
         lambda e: jnp.logaddexp(e, 0.0),
         lambda e: jnp.logaddexp(0.0, e),
-        lambda e: jnp.log1p(jnp.exp(e)),
-        lambda e: jnp.log(1 + jnp.exp(e)),
-    ),
-    "cloglog": (lambda e: 1 - jnp.exp(-jnp.exp(e)), lambda e: -jnp.expm1(-jnp.exp(e))),
-    "loglog": (lambda e: jnp.exp(-jnp.exp(-e)),),
+    ],
 }
 
 
 @cache
 def links() -> Table:
     """The inverse links that are recognised."""
-
-    def listed(function: Callable[[Any], Any]) -> Listing:
-        return listing(lambda e: [function(e)], np.zeros(1))
-
     with jax.enable_x64(True):
-        return recognised(JaxArithmetic(), listed, REFERENCES, lambda every: jax.jit(every)())
+        return recognised(
+            JaxArithmetic(), namespace_of("jax"), PACKAGED, listing, lambda every: jax.jit(every)()
+        )

@@ -1,8 +1,8 @@
 """Which family and link a program's outcome has, from how its arguments were read.
 
-Inverse links are recognised by their operations, never by a function's name: reference functions
-are read like the program, and an expression of one form counts as a link only if it is one of
-theirs, step by step.
+Inverse links are recognised by their operations, never by a function's name: functions that are
+known (`references`, and the packages' own) are read like the program, and an expression of one form
+counts as a link only if it is one of theirs, step by step.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.families.one_predictor import TERMS
+from gedppl.numerics.arrays import Namespace
 from gedppl.programs.forms import Reading
 from gedppl.programs.values import (
     Combination,
@@ -116,6 +117,28 @@ class Affine:
 
     link: str
     form: Form  # of cuts
+
+
+def references(xp: Namespace) -> dict[str, list[Callable[[Any], Any]]]:
+    """Inverse links by name, in the ways in which they are written out in either backend."""
+    root = 2.0**0.5
+    return {
+        "logit": [
+            lambda e: 1 / (1 + xp.exp(-e)),
+            lambda e: xp.exp(e) / (1 + xp.exp(e)),
+            lambda e: 0.5 * (1 + xp.tanh(0.5 * e)),
+            lambda e: 1 - 1 / (1 + xp.exp(e)),
+        ],
+        "probit": [
+            lambda e: 0.5 * (1 + xp.erf(e / root)),
+            lambda e: 0.5 * (1 + xp.erf(e * 0.5**0.5)),
+            lambda e: 0.5 * xp.erfc(-e * 0.5**0.5),
+            lambda e: 0.5 * xp.erfc(-e / root),
+        ],
+        "softplus": [lambda e: xp.log1p(xp.exp(e)), lambda e: xp.log(1 + xp.exp(e))],
+        "cloglog": [lambda e: 1 - xp.exp(-xp.exp(e)), lambda e: -xp.expm1(-xp.exp(e))],
+        "loglog": [lambda e: xp.exp(-xp.exp(-e))],
+    }
 
 
 Table = Mapping[tuple[Any, ...], tuple[str, float, float]]

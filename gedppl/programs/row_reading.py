@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.numerics.arrays import Namespace
 from gedppl.programs.affine import Level
 from gedppl.programs.forms import Reading
-from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
+from gedppl.programs.links import (
+    OUTCOMES,
+    Conclusion,
+    Outcome,
+    Table,
+    conclude,
+    link_table,
+    references,
+)
 from gedppl.programs.seen import (
     AtomTable,
     Refusal,
@@ -185,17 +194,20 @@ def seen_by_data(program: Kernels) -> Seen | Refusal:
 
 def recognised(
     arithmetic: Arithmetic,
-    listed: Callable[[Callable[[Any], Any]], Listing],
-    references: Mapping[str, Sequence[Callable[[Any], Any]]],
+    xp: Namespace,
+    packaged: Mapping[str, list[Callable[[Any], Any]]],
+    listing: Callable[..., Listing],
     run: Callable[[Callable[[], Any]], Any],
 ) -> Table:
-    """The inverse links that are known when they are read; `listed` lists the steps of one at one
-    number, `run` runs a function of no arguments.
+    """The inverse links that are known when they are read: those written out, and the backend's
+    own. `listing` lists a function's steps, `run` runs a function of no arguments.
     """
 
     def read(function: Callable[[Any], Any]) -> Value:
         reading = Reading(arithmetic)
         eta = reading.cut(reading.site("eta", (1,)))
-        return reading.read(listed(function), [eta])[0]
+        steps = listing(lambda e: [function(e)], arithmetic.identity((1,))[0])
+        return reading.read(steps, [eta])[0]
 
-    return link_table(read, references, run)
+    known = {name: [*packaged.get(name, ()), *more] for name, more in references(xp).items()}
+    return link_table(read, known, run)

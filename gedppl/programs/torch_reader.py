@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta, set_stack_trace
 from torch.overrides import TorchFunctionMode
 
+from gedppl.numerics.arrays import namespace_of
 from gedppl.programs.links import Table
 from gedppl.programs.row_reading import recognised
 from gedppl.programs.values import Listing, Step
@@ -480,39 +481,21 @@ def _is_packaged(name: str) -> bool:
 
 # the inverse links that are known by sight --------------------------------------------------------
 
-_ROOT = 2.0**0.5
-REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
-    "logit": (
-        torch.sigmoid,
-        lambda e: 1 / (1 + torch.exp(-e)),
-        lambda e: torch.exp(e) / (1 + torch.exp(e)),
-        lambda e: 0.5 * (1 + torch.tanh(0.5 * e)),
-        lambda e: 1 - torch.sigmoid(-e),
-    ),
-    "probit": (
+PACKAGED: dict[str, list[Callable[[Any], Any]]] = {
+    "logit": [torch.sigmoid, lambda e: 1 - torch.sigmoid(-e)],
+    "probit": [
         lambda e: torch.distributions.Normal(
             torch.tensor(0.0), torch.tensor(1.0), validate_args=False
         ).cdf(e),
-        lambda e: torch.special.ndtr(e),
-        lambda e: 0.5 * (1 + torch.erf(e / _ROOT)),
-        lambda e: 0.5 * (1 + torch.erf(e * 0.5**0.5)),
-        lambda e: 0.5 * torch.erfc(-e / _ROOT),
-    ),
-    "softplus": (
-        torch.nn.functional.softplus,
-        lambda e: torch.log1p(torch.exp(e)),
-        lambda e: torch.log(1 + torch.exp(e)),
-    ),
-    "cloglog": (lambda e: 1 - torch.exp(-torch.exp(e)), lambda e: -torch.expm1(-torch.exp(e))),
-    "loglog": (lambda e: torch.exp(-torch.exp(-e)),),
+        torch.special.ndtr,
+    ],
+    "softplus": [torch.nn.functional.softplus],
 }
 
 
 @cache
 def links() -> Table:
     """The inverse links that are recognised."""
-
-    def listed(function: Callable[[Any], Any]) -> Listing:
-        return listing(lambda e: [function(e)], torch.zeros(1, dtype=torch.float64))
-
-    return recognised(TorchArithmetic(), listed, REFERENCES, lambda every: every())
+    return recognised(
+        TorchArithmetic(), namespace_of("torch"), PACKAGED, listing, lambda every: every()
+    )
