@@ -72,6 +72,7 @@ Side = Callable[[np.ndarray], Terms]
 
 
 def _logit_success(eta: np.ndarray) -> Terms:
+    """log p = -log(1 + e^-eta), slope 1 - p, curvature p (1 - p)."""
     p, q = expit(eta), expit(-eta)
     return -np.logaddexp(0.0, -eta), q, p * q
 
@@ -87,6 +88,9 @@ def _mirrored(side: Side) -> Side:
 
 
 def _probit_success(eta: np.ndarray) -> Terms:
+    """log Phi(eta), slope m = phi(eta) / Phi(eta), curvature m (m + eta): between 0 and 1, which
+    rounding would not keep far out.
+    """
     value = log_ndtr(eta)
     ratio = np.exp(-0.5 * eta**2 - 0.5 * LOG_2PI - value)  # the inverse Mills ratio
     far = eta < -1e6  # where eta + ratio is rounding: ratio -> -eta - 1/eta
@@ -94,6 +98,9 @@ def _probit_success(eta: np.ndarray) -> Terms:
 
 
 def _cloglog_success(eta: np.ndarray) -> Terms:
+    """With t = e^eta: log(1 - e^-t), slope r = t / (e^t - 1), curvature r (t / (1 - e^-t) - 1); by
+    their series for small t, where 1 - e^-t has no digits.
+    """
     t = np.exp(np.minimum(eta, LARGEST_EXPONENT))
     small = t < 1e-5
     safe = np.where(small, 1.0, t)
@@ -103,15 +110,20 @@ def _cloglog_success(eta: np.ndarray) -> Terms:
 
 
 def _cloglog_failure(eta: np.ndarray) -> Terms:
+    """-e^eta, which is its own slope; curvature e^eta."""
     t = np.exp(eta)
     return -t, -t, t
 
 
 def _log_success(eta: np.ndarray) -> Terms:
+    """eta itself: linear, so that a success alone bounds no parameter from above."""
     return eta, np.ones_like(eta), np.zeros_like(eta)
 
 
 def _log_failure(eta: np.ndarray) -> Terms:
+    """log(1 - e^eta), slope -1 / g, curvature (1 + 1 / g) / g with g = e^-eta - 1; no density from
+    0 on.
+    """
     below = np.where(eta < 0, eta, np.nan)
     growth = np.expm1(np.minimum(-below, LARGEST_EXPONENT))  # e^-eta - 1
     value = np.where(eta < 0, np.log(-np.expm1(below)), -np.inf)
@@ -119,6 +131,7 @@ def _log_failure(eta: np.ndarray) -> Terms:
 
 
 def _identity_success(eta: np.ndarray) -> Terms:
+    """log eta, slope 1 / eta, curvature 1 / eta^2; no density at 0 and below."""
     open_ = np.where(eta > 0, eta, np.nan)
     return np.where(eta > 0, np.log(open_), -np.inf), 1.0 / open_, open_**-2.0
 
@@ -219,16 +232,29 @@ def _trials(chance: _Chance, counted: bool) -> OnePredictor:
 
 
 def _poisson_log(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """y eta - e^eta - log y!, slope y - e^eta, curvature e^eta.
+
+    >>> value, slope, curvature = _poisson_log(np.log([2.0]), np.array([3.0]), {})
+    >>> value.round(4), slope.round(4), curvature.round(4)
+    (array([-1.7123]), array([1.]), array([2.]))
+    """
     rate = np.exp(eta)
     return y * eta - rate - gammaln(y + 1), y - rate, rate
 
 
 def _poisson_identity(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """y log eta - eta - log y!; a count of 0 says nothing of the logarithm, and goes on below 0."""
     value, slope, curvature = _identity_success(eta)
     return _times(y, value) - eta - gammaln(y + 1), _times(y, slope) - 1.0, _times(y, curvature)
 
 
 def _negative_binomial(eta: np.ndarray, y: np.ndarray, r: np.ndarray) -> Terms:
+    """Failures y before r successes, eta the log-odds of a failure, p = 1 / (1 + e^-eta):
+
+        log Gamma(y + r) - log Gamma(r) - log y! + y eta - (y + r) log(1 + e^eta),
+
+    slope y - (y + r) p, curvature (y + r) p (1 - p).
+    """
     p, both = expit(eta), y + r
     ways = gammaln(both) - gammaln(r) - gammaln(y + 1)
     return ways + y * eta - both * np.logaddexp(0.0, eta), y - both * p, both * p * expit(-eta)
@@ -247,17 +273,24 @@ def _negative_binomial_log(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Term
 
 
 def _exponential(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """eta the log rate: eta - y e^eta, slope 1 - y e^eta, curvature y e^eta."""
     decay = np.exp(eta) * y
     return eta - decay, 1.0 - decay, decay
 
 
 def _gamma(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """eta the log rate, k the known shape: k eta + (k - 1) log y - log Gamma(k) - y e^eta, slope
+    k - y e^eta, curvature y e^eta.
+    """
     shape, decay = fixed["concentration"], np.exp(eta) * y
     log_p = shape * eta + (shape - 1) * np.log(y) - gammaln(shape) - decay
     return log_p, shape - decay, decay
 
 
 def _weibull(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """eta the log scale, k the known shape, w = (y / e^eta)^k: log k + (k - 1) (log y - eta) - eta
+    - w, slope k (w - 1), curvature k^2 w.
+    """
     k = fixed["concentration"]
     log_ratio = np.log(y) - eta
     decay = np.exp(k * log_ratio)
@@ -301,6 +334,7 @@ def _gamma_softplus(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
 
 
 def _lognormal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """A Normal of log y, less log y: the outcome's own density."""
     log_y = np.log(y)
     value, slope, curvature = _normal(eta, log_y, fixed)
     return value - log_y, slope, curvature
@@ -310,6 +344,9 @@ def _lognormal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
 
 
 def _normal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """With z = (y - eta) / scale: -z^2 / 2 - log scale - log(2 pi) / 2, slope z / scale, curvature
+    1 / scale^2.
+    """
     scale = fixed["scale"]
     z = (y - eta) / scale
     return (
@@ -320,6 +357,9 @@ def _normal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
 
 
 def _logistic(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    """With z = (y - eta) / scale: -|z| - 2 log(1 + e^-|z|) - log scale, slope tanh(z / 2) / scale,
+    curvature 2 p (1 - p) / scale^2 at p = 1 / (1 + e^-z).
+    """
     scale = fixed["scale"]
     z = (y - eta) / scale
     size = np.abs(z)

@@ -98,6 +98,11 @@ _LATEST: list[tuple[tuple[bytes, SeenDirections], ...]] = [()]
 
 
 def _directions(information: np.ndarray) -> SeenDirections:
+    """A = unit S unit with a unit diagonal in S, and S = V diag(value) V'. With all values above
+    rounding lift = unit^-1 V value^-1/2, so that lift' A lift = I; otherwise only the axes above it
+    are seen, and the rest are `unseen`. Scaling first makes the answer the same in every unit of
+    the columns.
+    """
     columns, unit, scaled = unit_diagonal(information)
     white = whitener(scaled)
     if white is not None:
@@ -142,6 +147,14 @@ def log_processes(
 ) -> Quadratics:
     """log M_k around the least squares estimate, one for each start.
 
+    With A_k = A - A(s_k) and b_k = b - b(s_k) of the rows since the start, and z the distance from
+    the least squares estimate (where the score of all rows is 0),
+
+        log M_k(z) = 1/2 (g_k - A_k z)' (A_k + C_k^-1)^-1 (g_k - A_k z) - 1/2 log det(I + A_k C_k),
+
+    g_k the score of those rows at the estimate. (A + C^-1)^-1 is taken as R (I + R A R)^-1 R, R the
+    root of C, which needs no inverse: where C is 0 in some direction, nothing is bet on it.
+
     Parameters
     ----------
     seen, moment
@@ -169,7 +182,12 @@ def log_processes(
 
 def log_bet(seen: SeenDirections, moment: np.ndarray, covariance: np.ndarray) -> Quadratics:
     """log evidence / likelihood under the prior N(0, covariance), around the least squares
-    estimate.
+    estimate t: of all rows, with z'z for the distance from it,
+
+        1/2 z'z - 1/2 t'(I + P)^-1 t - 1/2 log det(I + P),    P the covariance in coordinates z.
+
+    The truth's evidence over its likelihood is a martingale under any prior: a prior far off costs
+    width, never coverage.
     """
     estimate = seen.lift.T @ moment[seen.columns]
     total = (
@@ -181,6 +199,7 @@ def log_bet(seen: SeenDirections, moment: np.ndarray, covariance: np.ndarray) ->
 
 
 def together(first: Quadratics, second: Quadratics) -> Quadratics:
+    """The functions of both, in order."""
     return Quadratics(
         np.concatenate([first.curvature, second.curvature]),
         np.concatenate([first.slope, second.slope]),
@@ -321,6 +340,14 @@ def enclose(
     """Ellipsoids that each hold {sum_k share_k M_k <= 1 / delta} (and the ball, if one is
     declared), and whether it is empty.
 
+    By Jensen, for any lambda on the simplex, the set lies in
+
+        {z : sum_k lambda_k (log M_k(z) + log(share_k / lambda_k)) <= log(1 / delta)},
+
+    and for any weight mu >= 0 also in that quadratic plus mu times the ball's. Each is outer, so
+    that their intersection is; which lambda and mu are tried decides width alone. A squared radius
+    below 0 proves the set empty: no parameter explains the rows, and the class is refuted.
+
     `own_columns`: columns that no row has touched are somebody else's, and need not be closed by
     the ball.
     """
@@ -391,7 +418,12 @@ def _turned(processes: Quadratics, base: np.ndarray, limit: float) -> np.ndarray
 
 
 def jensen_weights(base: np.ndarray, growth: np.ndarray, limit: float) -> np.ndarray:
-    """Lambda on the simplex: each process's share of the mixture where it reaches the limit.
+    """Lambda on the simplex (k,): each process's share of the mixture where it reaches the limit.
+
+    >>> jensen_weights(np.log([0.5, 0.5]), np.array([1.0, 1.0]), np.log(20)).round(3)
+    array([0.5, 0.5])
+    >>> jensen_weights(np.log([0.5, 0.5]), np.array([1.0, 0.5]), np.log(20)).round(3)
+    array([0.854, 0.146])
 
     Along an average direction log(w_k M_k) = base_k + growth_k Q / 2. Newton's method from above
     solves log sum_k exp(...) = limit for Q; the function is convex and increasing, so every iterate
@@ -425,6 +457,12 @@ def _solve(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """{z : z'Bz - 2h'z <= room}: middle (r,), half axes (r', r) and open axes (r - r', r) as rows,
     squared radius.
+
+    Completing the square, (z - B^-1 h)'B(z - B^-1 h) <= room + h'B^-1 h.
+
+    >>> middle, half, loose, square = _solve(np.diag([4.0, 0.0]), np.array([4.0, 0.0]), 0.0)
+    >>> middle, half, loose, square
+    (array([1., 0.]), array([[1., 0.]]), array([[0., 1.]]), 4.0)
 
     A direction without curvature keeps its share h^2 / curvature of the radius: leaving it out
     would narrow the others.
@@ -517,7 +555,11 @@ def ends(
 
 
 def disjoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Where ends (m,) cross by more than rounding, so that the sets do not meet."""
+    """Where ends (m,) cross by more than rounding, so that the sets do not meet.
+
+    >>> disjoint(np.array([1.0, 1.0]), np.array([0.9, 1.0 - 1e-12]))
+    array([ True, False])
+    """
     gap = low - high
     found: np.ndarray = gap > 0
     if found.any():

@@ -133,6 +133,13 @@ def _logit_terms(lower: np.ndarray, upper: np.ndarray) -> Terms:
 
 
 def _terms_of(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> Terms:
+    """Of any link, from log f and its slope: with V = log(F(h) - F(l)), u = f(h) e^-V and d = f(l)
+    e^-V the slopes are -d and u, and minus the Hessian is
+
+        d (d - u + s(l)) dl^2 + u (u - d - s(h)) dh^2 + d u (dh - dl)^2,    s = (log f)'.
+
+    All three weights are nonnegative where log f is concave: the likelihood's sets are convex.
+    """
     value = log_between(link, lower, upper)
     known = np.where(np.isfinite(value), value, np.nan)
     # an edge that is not there weighs nothing
@@ -150,7 +157,13 @@ def _terms_of(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> Terms:
 
 
 def log_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """log(F(h) - F(l)), from the tail that both are nearer to; -inf where l is not below h."""
+    """log(F(h) - F(l)), from the tail that both are nearer to; -inf where l is not below h.
+
+    >>> log_between(CUMULATIVE["logit"], np.array([39.0, -np.inf]), np.array([40.0, 0.0])).round(3)
+    array([-39.459,  -0.693])
+
+    The first is log(F(-39) - F(-40)): F(40) - F(39) itself would be 0 in float64.
+    """
     with np.errstate(all="ignore"):
         below, above = link.log_below(upper), link.log_above(lower)
         right = above < below

@@ -227,6 +227,17 @@ class Est:
             raise SettingError(NEEDS_SCALE.format(kind=self.kind))
 
     def value(self, view: View) -> float:
+        """Est at this many rows. With L = log(1/delta), n rows and D parameters:
+
+            finite           log |F| + L
+            bracketing       D log(1 + diameter B n) + L + 1
+            chi_square       chi2_{D, 1 - delta} / 8                (fixed designs only)
+            prior_posterior  (2 L + logdet(I + Phi'Phi / lambda) + lambda S^2 / sigma^2) / 8
+            self_normalised  (sqrt(2 L + logdet(...)) + sqrt(lambda) S / sigma)^2 / 8
+
+        The eighth is that of a Normal, whose H^2 between means at a distance d is 1 - exp(-d^2 / 8
+        sigma^2) <= d^2 / 8 sigma^2.
+        """
         log_inverse = math.log(1 / view.delta)
         if self.kind == "finite":
             if view.size is None:
@@ -259,13 +270,19 @@ class Est:
 def mle_finite() -> Est:
     """log(|F|/delta) for the maximum-likelihood member of a finite class; holds at all times,
     for adaptive data.
+
+    >>> round(mle_finite().value(View(n=100, delta=0.05, size=20)), 3)
+    5.991
     """
     return Est("finite")
 
 
 def bracketing(diameter: float, log_lipschitz: float) -> Est:
     """D log(1 + diameter * B * n) + log(1/delta) + 1, where |d log p / d theta| <= B on a
-    parameter set of that diameter.
+    parameter set of that diameter. It covers if both constants are true, which nothing here checks.
+
+    >>> round(bracketing(diameter=2.0, log_lipschitz=1.0).value(View(n=100, delta=0.05, dim=3)), 2)
+    19.91
     """
     _positive(diameter=diameter, log_lipschitz=log_lipschitz)
     return Est("bracketing", diameter=float(diameter), log_lipschitz=float(log_lipschitz))

@@ -47,6 +47,7 @@ def settings_of(form: LocationScale, theta: np.ndarray) -> np.ndarray:
 
 
 def from_prior(cls: DensityClass, form: LocationScale, seed: int) -> Particles:
+    """Draws (M, p + G) of equal weight: what is bet on before any row."""
     theta = settings_of(form, prior_draws(cls, PARTICLES, seed))
     return Particles(theta, np.full(PARTICLES, -np.log(PARTICLES)))
 
@@ -68,7 +69,14 @@ def scale_posterior(
 
     log sigma_g climbs its posterior with the coefficients integrated out; then beta | sigma is
     Gaussian. Where the class has no prior and the rows determine everything, none is used: the
-    outcome's unit is then nobody's concern.
+    outcome's unit is then nobody's concern. With A_g, b_g the Gram matrices and moments, P and m
+    the prior's precision and middle, and n_g rows,
+
+        beta | sigma ~ N(H^-1 (sum_g b_g / sigma_g^2 + P m), H^-1),   H = sum_g A_g / sigma_g^2 + P
+        d / d log sigma_g = E|y - phi'beta|_g^2 / sigma_g^2 - n_g - P_g (log sigma_g - m_g),
+
+    the mean of squares over that Gaussian. Particles are bet on, and prove nothing: a Gaussian in
+    log sigma_g may be far from the posterior while the set covers all the same.
     """
     p, G = len(fits[0].width), len(fits)
     grams, moments = (
@@ -118,8 +126,8 @@ def _coefficients(
     middle: np.ndarray,
     log_scale: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (M, p) and Cholesky factors (M, p, p) of the precision of beta given log scales (M,
-    G).
+    """Mean (M, p) and Cholesky factors (M, p, p) of the precision H of beta given log scales (M,
+    G); see `scale_posterior`.
     """
     weight = np.exp(-2 * log_scale)
     information = np.einsum("mg,gij->mij", weight, grams) + np.diag(precision)

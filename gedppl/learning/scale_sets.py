@@ -46,7 +46,11 @@ def table_of(form: LocationScale, x: np.ndarray, a: np.ndarray, y: np.ndarray) -
 
 
 def row_values(table: Rows, coefficients: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
-    """Log-densities of the rows, (M, n), at coefficients (M, p) and log scales (M, G)."""
+    """Log-densities of the rows, (M, n), at coefficients (M, p) and log scales (M, G).
+
+    Of outcome y in group g, z = (y - phi'beta) / sigma_g: -z^2 / 2 - log sigma_g - log(2 pi) / 2,
+    less log y of a LogNormal, whose table holds log y.
+    """
     mine = log_scale[:, table.a]
     with np.errstate(over="ignore", invalid="ignore"):
         z = (table.y - coefficients @ table.x[:, :-1].T) * np.exp(-mine)
@@ -57,7 +61,15 @@ def row_values(table: Rows, coefficients: np.ndarray, log_scale: np.ndarray) -> 
 @storable
 @dataclass(frozen=True)
 class ScaleFit:
-    """Least squares of one scale's rows."""
+    """Least squares of one scale's rows: all that their likelihood depends on.
+
+    With s = 1 / sigma and m = s beta the log-likelihood, less its constants, is
+
+        n log s - 1/2 sum (s y - phi'm)^2
+            = n log s - 1/2 s^2 rss - 1/2 (m - s beta^)' A (m - s beta^),    A = sum phi phi',
+
+    which is concave in (m, s) together: its sets are convex there, and not in (beta, sigma).
+    """
 
     n: int
     coefficients: np.ndarray  # (p,) of smallest norm
@@ -105,6 +117,13 @@ def fits_of(table: Rows, n_groups: int) -> tuple[ScaleFit, ...]:
 
 
 def _fit(phi: np.ndarray, y: np.ndarray) -> ScaleFit:
+    """Of features (n, p) and outcomes (n,). As many directions as rows leave no residual: `rss` is
+    then 0, and the scale has no lower end.
+
+    >>> fit = _fit(np.array([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0]]), np.array([1.0, 3.0, 4.0]))
+    >>> fit.coefficients.round(6), round(fit.rss, 6), fit.hidden.shape
+    (array([2., 0.]), 2.0, (2, 1))
+    """
     n = len(phi)
     width = np.sqrt(np.sum(phi**2, axis=0))
     unit = np.where(width > 0, width, 1.0)

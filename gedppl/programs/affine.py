@@ -45,6 +45,9 @@ def combine(rule: str, operands: Sequence[Level], needs: Sequence[int] = ()) -> 
     """The level of a step's result, from its rule and the operands' levels; those at `needs` say
     where, not what.
 
+    Sums of affine values are affine, products with what is free of theta too. Products, quotients
+    and powers of exponentials are exponentials: exp(u) exp(v) = exp(u + v).
+
     >>> (
     ...     combine("linear", [Level.FREE, Level.AFFINE]).name,
     ...     combine("multiply", [Level.AFFINE, Level.AFFINE]).name,

@@ -205,6 +205,11 @@ class Reading:
     def linear(self, step: Step, operands: Operands, still: bool) -> list[Form]:
         """An affine step on forms of one kind: the offset goes through it, each Jacobian through
         its linear part.
+
+        A step f(u, c) with c known is f(0, c) + L(u), so that the result is f(o, c) + sum_k L(J_k)
+        k. L is the step itself with 0 in the place of every known operand that it adds (`keep` are
+        those that it multiplies by or looks at: of u / c it is u -> u / c, of u + c u -> u), run
+        over the leading axis of J_k.
         """
         known, forms = operands.known, operands.forms
         keep = (
@@ -296,7 +301,9 @@ class Reading:
 
     @staticmethod
     def _with_factor(step: Step, operands: Operands, found: list[Form]) -> list[Form]:
-        """Remember known * still, so that another still factor can join the still one."""
+        """Remember known * still, so that another still factor can join the still one: (x w) t is x
+        (w t), whatever the size of t.
+        """
         if step.rule != "multiply" or len(operands) != 2:
             return found
         (known,), (form,) = operands.known.values(), operands.forms.values()
@@ -308,7 +315,10 @@ class Reading:
         return found
 
     def _product(self, step: Step, left: Form, right: Form) -> Form | None:
-        """Affine times still."""
+        """Affine times still: (J c + o) t = J (c t) + o t, with t one number and (c t), and t where
+        o is not 0, as new still values, and known * still times still as known * (still still).
+        None for any other product.
+        """
         moving, still = (left, right) if right.still else (right, left)
         if not still.still or moving.still:
             return None
@@ -341,6 +351,10 @@ class Reading:
     # links ----------------------------------------------------------------------------------------
 
     def _link(self, step: Step, operands: Operands) -> Value:
+        """What leaves the affine values, on the way to a link: exp and log of forms; products,
+        quotients and powers of exponentials, as sums of their logs; then elementwise steps, which
+        are kept as an expression, and affine steps on several of those.
+        """
         form, exp, tail = (
             operands.forms.get(0),
             operands.exps.get(0),
@@ -478,7 +492,9 @@ def _shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _range(step: Step, operands: Operands) -> tuple[float, float]:
-    """Bounds on a still result's entries that are known without numbers."""
+    """Bounds on a still result's entries that are known without numbers: what makes a scale
+    positive, and a log of it allowed. (-inf, inf) claims nothing.
+    """
     name = step.name.partition("[")[0]
     if name in ("logistic", "sigmoid"):
         return 0.0, 1.0

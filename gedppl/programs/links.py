@@ -222,8 +222,8 @@ def _(value: Tail, reading: Reading, kind: str, table: Table) -> Affine | Unknow
 
 
 def _canonical(reading: Reading, kind: str, value: Form) -> Form:
-    """A still argument has one value for each action, so that its canonical predictor is one
-    more value made of theta alone.
+    """A still argument's predictor by its canonical link: the log of a rate, the log-odds of a
+    chance. It has one value for each action, so that this is one more value made of theta alone.
     """
     if CANONICAL[kind] == "log":
         return reading.apply(reading.arithmetic.log, "log", value, line=value.line)
@@ -315,7 +315,7 @@ def _by_entry(jacobian: Any) -> np.ndarray:
 
 
 def _plus(edges: Form, tail: Form, matrix: np.ndarray, reading: Reading) -> Form:
-    """The edges and those that a tail's form (E entries) has a share in, matrix (E, C)."""
+    """edges + tail @ matrix, as a form of cuts: tail (E entries), matrix (E, C)."""
     contracted = reading.arithmetic.contracted
     terms = dict(edges.terms)
     for cut, jacobian in tail.terms.items():

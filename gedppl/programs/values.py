@@ -95,6 +95,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Known(Kind):
+    """Free of theta: a constant, or what the data alone make, such as x[:, 0] * a."""
+
     value: Array
     by_row: bool = False  # whether it depends on a row's data
     by_action: bool = False
@@ -132,6 +134,14 @@ class Known(Kind):
 
 @dataclass(frozen=True, eq=False)
 class Form(Kind):
+    """offset + sum_k J_k . v_k, affine in variables v_k: `terms[k]` is J_k, of shape (size of v_k,
+    *shape of the value).
+
+    Of a *still* form (theta and the action alone) the variables are atoms, otherwise they are cuts:
+    of w[a] @ x the still form w[a] is cut, and J is x. Coefficients are arrays of the backend, and
+    while a row is traced they depend on its data.
+    """
+
     terms: Terms  # by atom if still, by cut otherwise
     offset: Array
     still: bool
@@ -204,6 +214,8 @@ class Form(Kind):
 
 @dataclass(frozen=True, eq=False)
 class Exp(Kind):
+    """exp(form): a rate, or an odds. Products and powers of such values are again of this kind."""
+
     log: Form
     by_row = True
 
@@ -223,6 +235,11 @@ class Exp(Kind):
 
 @dataclass(frozen=True, eq=False)
 class Tail(Kind):
+    """g(root) entry by entry, for one form and an expression g of it and numbers: ("div", 1.0,
+    ("add", 1.0, ("exp", ("root",)))) is 1 / (1 + exp(root)). Whether g is an inverse link is asked
+    of a table (`gedppl.programs.links`), at the end.
+    """
+
     expression: tuple[Any, ...]
     root: Form
     # the same as a combination of other tails: a part of one, or 1 - one
@@ -242,6 +259,10 @@ class Tail(Kind):
 
 @dataclass(frozen=True, eq=False)
 class Combination(Kind):
+    """offset + sum_k J_k . tail_k, with numbers for coefficients: chances of ordered categories,
+    F(u_1), F(u_2) - F(u_1), ..., 1 - F(u_C).
+    """
+
     form: Form  # by tail: its coefficients are numbers
     by_row = True
 
@@ -269,6 +290,10 @@ class Combination(Kind):
 
 @dataclass(frozen=True)
 class Whole(Kind):
+    """Whole numbers or truth values made of theta alone (argsort, theta > 0). They may choose among
+    still values; where they meet the data, nothing is known.
+    """
+
     atom: int
     by_action: bool
     by_row = False
@@ -295,6 +320,10 @@ class Whole(Kind):
 
 @dataclass(frozen=True)
 class Unknown(Kind):
+    """Nothing is known of it: why, and the line of the user's program at which it came up. Whatever
+    is computed from it is unknown for the same reason, so that the first one is the one told.
+    """
+
     why: str
     line: str
     by_row = True
