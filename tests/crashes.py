@@ -82,3 +82,13 @@ def ray_cluster() -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def watched(journal: Any, reached: Callable[[str], Any]) -> None:
+    """From now on the journal says `reached(step)` at every step of a write."""
+    journal._reached = reached
+
+
+def database(journal: Any) -> Any:
+    """The journal's own SQLite connection, to look at or to disturb."""
+    return journal._connection

@@ -142,3 +142,23 @@ def take_out_the_betting_monitors(monkeypatch) -> None:
 def state_of(agent: ged.GEDUCB, contexts: np.ndarray | None):
     """What the algorithm has learned of everything told: the one place where tests reach for it."""
     return agent._current(contexts)
+
+
+def memory_of(agent: ged.GEDUCB):
+    """What an agent keeps beside what its algorithm has learned: its inbox, its watch."""
+    return agent._keeper.memory
+
+
+def monitors_of(agent: ged.GEDUCB):
+    """Its monitors by name."""
+    return memory_of(agent).watch.guard.monitors
+
+
+def asked_of(agent: ged.GEDUCB):
+    """Context and action by decision."""
+    return agent._keeper.ledger.asked
+
+
+def told_of(agent: ged.GEDUCB):
+    """Outcomes by decision."""
+    return agent._keeper.ledger.told

@@ -14,7 +14,7 @@ import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl import ged_ucb as optimism
 from gedppl.agent import FallbackWarning, SafeActionWarning
-from tests.plain_worlds import state_of
+from tests.plain_worlds import asked_of, memory_of, state_of, told_of
 from tests.problems import LinearWorld, TableWorld
 
 WORLD = TableWorld(2, 3, 8, seed=4)
@@ -40,14 +40,14 @@ def view(agent: ged.GEDUCB) -> tuple:
         sums,
         agent.policy([0.0]).tobytes(),
         agent.policy([1.0]).tobytes(),
-        len(agent._keeper.memory.inbox),
+        len(memory_of(agent).inbox),
     )
 
 
 def test_same_seed_same_run() -> None:
     a, b = agent_after(20), agent_after(20)
     assert view(a) == view(b)
-    assert [a._asked[i][1] for i in range(20)] == [b._asked[i][1] for i in range(20)]
+    assert [asked_of(a)[i][1] for i in range(20)] == [asked_of(b)[i][1] for i in range(20)]
 
 
 def test_decision_says_what_it_rests_on() -> None:
@@ -290,7 +290,7 @@ def test_threads_equal_some_serial_order() -> None:
     assert failures == []
     assert agent.rounds == 96
     assert agent.open_decisions == []
-    assert sorted(agent._asked) == list(range(96))
+    assert sorted(asked_of(agent)) == list(range(96))
     state = state_of(agent, None)
     assert state.learners["utility"].n == state.learners["cost"].n == 96
 
@@ -344,7 +344,7 @@ BAD_CALLS = [
     ),
     (
         "another value",
-        lambda g: g.tell(0, 1.0 - float(g._told[0]["utility"])),
+        lambda g: g.tell(0, 1.0 - float(told_of(g)[0]["utility"])),
         errors.ConflictingOutcomeError,
         "already told",
     ),

@@ -18,6 +18,7 @@ from gedppl.learning import Where, ascent, learner_for
 from gedppl.learning import learner as learner_side
 from gedppl.programs import identity
 from gedppl.selection import solvers
+from tests.crashes import database
 from tests.optional_pyro import needs_pyro, pd, pyro
 from tests.plain_worlds import PlainWorld, state_of
 from tests.test_bad_likelihoods import (
@@ -60,7 +61,7 @@ def test_few_bytes_of_a_journal_are_read_at_once(tmp_path, monkeypatch) -> None:
         plain = journal_files.checked
 
         def fetched() -> int:
-            return len(journal_files.fetch(journal._connection, 1, 10, Lock()))
+            return len(journal_files.fetch(database(journal), 1, 10, Lock()))
 
         assert fetched() == 9  # the control: they are small beside the limit
         monkeypatch.setattr(journal_files, "_CHUNK_BYTES", 20_000)

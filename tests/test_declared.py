@@ -25,7 +25,13 @@ from gedppl.programs.contract import MemberList
 from gedppl.study.planning import plan
 from gedppl.study.simulation import simulate
 from tests.coins import problem
-from tests.plain_worlds import PlainTables, PlainWorld, play, take_out_the_betting_monitors
+from tests.plain_worlds import (
+    PlainTables,
+    PlainWorld,
+    monitors_of,
+    play,
+    take_out_the_betting_monitors,
+)
 from tests.program_doubles import Glm
 
 
@@ -371,7 +377,7 @@ def test_a_refusal_by_outcomes_is_on_the_record_and_ends_with_an_acknowledgement
         for name in names:
             back.acknowledge(name)
         assert not back.ask([0.0], allowed=[True, False]).certificate.guaranteed
-        assert back._keeper.memory.watch.guard.monitors["safe_value:cost"].n == 0
+        assert monitors_of(back)["safe_value:cost"].n == 0
         expected = back.state_hash()
     with ged.resume(path, world.problem) as again:
         assert again.state_hash() == expected

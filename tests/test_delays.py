@@ -17,7 +17,15 @@ from gedppl.agent.memory import Memory
 from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.settings import settings
 from gedppl.guard import DelayMonitor, Guard, Told
-from tests.plain_worlds import PlainTables, PlainWorld, play, state_of
+from tests.plain_worlds import (
+    PlainTables,
+    PlainWorld,
+    memory_of,
+    monitors_of,
+    play,
+    state_of,
+    told_of,
+)
 
 WORLD = PlainWorld()
 GRID = np.linspace(0.05, 0.95, 19)
@@ -144,7 +152,7 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
     path = tmp_path / "j.db"
     agent = ged.GEDUCB(problem, seed=2, journal=path)
     play(agent, WORLD, 12)
-    assert len(agent._keeper.memory.inbox) > 0
+    assert len(memory_of(agent).inbox) > 0
     expected, policy = agent.state_hash(), agent.policy([0.0])
     agent.journal.close()
     back = ged.resume(path, problem)  # from the records
@@ -154,9 +162,9 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
     assert back.state_hash() == expected
     np.testing.assert_array_equal(back.policy([0.0]), policy)
     # still waiting, and amended all the same
-    back.amend(11, y=1.0 - float(back._told[11]["utility"]))
-    assert [float(e.outcomes["utility"]) for e in back._keeper.memory.inbox if e.id == 11] == [
-        float(back._told[11]["utility"])
+    back.amend(11, y=1.0 - float(told_of(back)[11]["utility"]))
+    assert [float(e.outcomes["utility"]) for e in memory_of(back).inbox if e.id == 11] == [
+        float(told_of(back)[11]["utility"])
     ]
     changed = back.state_hash()
     assert changed != expected
@@ -299,11 +307,11 @@ def test_an_agent_says_that_delays_go_with_outcomes_and_goes_on() -> None:
         toxic(agent, world, 130, 10)
     assert "delay:cost" in [alarm.name for alarm in agent.alarms]
     agent.acknowledge("delay:cost")
-    assert agent._keeper.memory.watch.guard.monitors["delay:cost"].n == 0
+    assert monitors_of(agent)["delay:cost"].n == 0
     # at a fixed age all are equally late, and nothing is said
     agent = ged.GEDUCB(replace(world.problem, outcome_age=11), seed=1, guard="warn")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AlarmWarning)
         toxic(agent, world, 130, 10)
     assert "delay:cost" not in [alarm.name for alarm in agent.alarms]
-    assert agent._keeper.memory.watch.guard.monitors["delay:cost"].n > 100
+    assert monitors_of(agent)["delay:cost"].n > 100

@@ -302,6 +302,8 @@ LEVELS = [
     ("exp", lambda t, xp: 2.0 * xp.exp(t[:2]), Level.EXP),
     ("exp of exp", lambda t, xp: xp.exp(xp.exp(t)), Level.OTHER),
     ("log exp", lambda t, xp: xp.log(xp.exp(t) / 3.0), Level.AFFINE),
+    ("root of an exp", lambda t, xp: xp.sqrt(xp.exp(t)), Level.EXP),
+    ("root", lambda t, xp: xp.sqrt(t), Level.OTHER),
     ("shifted exp", lambda t, xp: 1.0 + xp.exp(t), Level.OTHER),
     ("free", lambda t, xp: _as(xp, _C), Level.FREE),
     # the derivative of these is zero or constant almost everywhere, and yet they are not affine

@@ -24,8 +24,8 @@ import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import deciding, keeper, memory
 from gedppl.learning.finite import FiniteLearner
-from tests.crashes import killed, needs_fork, report_of
-from tests.plain_worlds import PlainWorld, play, state_of
+from tests.crashes import database, killed, needs_fork, report_of, watched
+from tests.plain_worlds import PlainWorld, asked_of, memory_of, play, state_of, told_of
 
 WORLD = PlainWorld()
 LABELS = ("begun", "inserted", "committed", "synced", "applied")
@@ -45,7 +45,7 @@ def one_step(agent: ged.GEDUCB, i: int) -> None:
         agent.ask(WORLD.context(rng))
     else:
         late = agent.open_decisions[0]
-        x, action = agent._asked[late]
+        x, action = asked_of(agent)[late]
         agent.tell(late, *WORLD.outcome(x, action, rng))
 
 
@@ -64,7 +64,7 @@ def run_until_killed(path: Path, pipe: int, label: str | None, careless: bool, l
                 os.kill(os.getpid(), signal.SIGKILL)
 
     agent = ged.resume(path, WORLD.problem)
-    agent.journal._reached = reached
+    watched(agent.journal, reached)
     finish = keeper.Keeper._finish
     keeper.Keeper._finish = lambda self, step: (finish(self, step), reached("applied"))
     i = steps_done(agent)
@@ -155,7 +155,7 @@ STEPS = {
     "tell": lambda g: g.tell(5, 1.0, 0.0),
     "observe": lambda g: g.observe([[0.0]], [1], [1.0], [0.0]),
     "set_limit": lambda g: g.set_limit("cost", 0.3),
-    "amend": lambda g: g.amend(0, y=1.0 - float(g._told[0]["utility"])),
+    "amend": lambda g: g.amend(0, y=1.0 - float(told_of(g)[0]["utility"])),
 }
 
 
@@ -216,10 +216,10 @@ def test_an_interrupt_inside_the_write_leaves_an_agent_that_goes_on(tmp_path, st
         if at == label:
             raise Stop
 
-    agent.journal._reached = stop
+    watched(agent.journal, stop)
     with pytest.raises(Stop):
         STEPS[step](agent)
-    agent.journal._reached = lambda at: None
+    watched(agent.journal, lambda at: None)
     assert agent.state_hash() == expected
     assert agent.rounds == sum(1 for _ in agent.journal.records("decision"))
     agent.ask([0.0])
@@ -246,14 +246,14 @@ REPEATED = {
     "cohort": lambda g, i: g.ask([[0.0], [1.0]] * 20),
     "observe": lambda g, i: g.observe([[0.0]], [1], [1.0], [0.0]),
     "set_limit": lambda g, i: g.set_limit("cost", 0.3 + i / 1000),
-    "amend": lambda g, i: g.amend(0, y=1.0 - float(g._told[0]["utility"])),
+    "amend": lambda g, i: g.amend(0, y=1.0 - float(told_of(g)[0]["utility"])),
 }
 
 
 @pytest.mark.parametrize("step", REPEATED)
 def test_a_full_disk_is_an_error_before_anything_changes(tmp_path, step) -> None:
     agent = after(tmp_path / "j.db")
-    db = agent.journal._connection
+    db = database(agent.journal)
     db.execute(f"PRAGMA max_page_count={db.execute('PRAGMA page_count').fetchone()[0]}")
     for i in range(100):
         before = agent.state_hash(), len(agent.journal), agent.journal.state_hash
@@ -306,9 +306,9 @@ def test_outcomes_that_cannot_be_learned_wait_and_the_safe_action_is_played(
     monkeypatch.undo()
     assert decision.action == 0
     assert "could not be learned" in decision.certificate.fallback
-    assert len(agent._keeper.memory.inbox) == 1
+    assert len(memory_of(agent).inbox) == 1
     assert agent.ask([1.0]).certificate.fallback is None
-    assert len(agent._keeper.memory.inbox) == 0
+    assert len(memory_of(agent).inbox) == 0
     agent.journal.close()
     back = ged.resume(tmp_path / "j.db", WORLD.problem)
     assert back.state_hash() == agent.state_hash()
@@ -453,7 +453,7 @@ def permuted(count: int, seed: int) -> None:
             y, z = outcomes[i]
             agent.tell(ids[i], y if part != "z" else None, z if part != "y" else None)
         agent.ask([0.0])
-        return dataset(agent), agent._keeper.memory.watch.guard.arrays()
+        return dataset(agent), memory_of(agent).watch.guard.arrays()
 
     plain, monitors = told([(i, "both") for i in range(6)])
     for _ in range(count):
@@ -681,7 +681,7 @@ def test_amending_is_having_told_the_other_value() -> None:
 
     wrong, amended, right = run(0.0, False), run(0.0, True), run(1.0, False)
     assert dataset(amended) == dataset(right) != dataset(wrong)
-    assert amended._told == right._told
+    assert told_of(amended) == told_of(right)
     before = amended.state_hash()
     amended.amend(1, y=1.0)  # the same again
     assert amended.state_hash() == before

@@ -92,6 +92,7 @@ def _narrowed(t: torch.Tensor) -> torch.Tensor:
 WRITES = {
     "into whole numbers": (_rounded, Level.OTHER),
     "into a shorter type": (_narrowed, Level.OTHER),
+    "a sum of whole numbers": (lambda t: 1.5 * t.sum(dtype=torch.int64), Level.OTHER),
     "of a constant over theta": (lambda t: t.clone().fill_(2.0), Level.FREE),
     "of zeros in theta's shape": (lambda t: torch.zeros_like(t), Level.FREE),
     "at places": (

@@ -20,7 +20,16 @@ from gedppl.guard import Alarm, Cost, Told
 from gedppl.guard.outcomes import limit_floor
 from gedppl.learning import linear_gaussian
 from gedppl.programs.contract import LinearPredictor
-from tests.plain_worlds import ArmsWorld, PlainWorld, play, take_out_the_betting_monitors
+from tests.plain_worlds import (
+    ArmsWorld,
+    PlainWorld,
+    asked_of,
+    memory_of,
+    monitors_of,
+    play,
+    take_out_the_betting_monitors,
+    told_of,
+)
 from tests.program_doubles import Glm, Heteroscedastic
 
 WORLD = PlainWorld()
@@ -73,7 +82,7 @@ def test_an_alarm_stops_the_run_until_it_is_acknowledged(tmp_path) -> None:
     again = ged.resume(tmp_path / "j.db", world.problem)
     assert again.state_hash() == expected
     # and what was acknowledged is watched again from its start
-    monitors = again._keeper.memory.watch.guard.monitors
+    monitors = monitors_of(again)
     assert all(monitors[name].n <= 1 for name in names)
     until_alarm(again, world, 200, seed=1)
 
@@ -122,7 +131,7 @@ def test_an_alarm_takes_the_guarantee_from_the_limits_it_is_about(
     play(agent, WORLD, 3)
     if alarm is not None:
         sentence = "Alarm after 3 outcomes: put in by hand."
-        agent._keeper.memory = alarmed(agent._keeper.memory, Alarm(alarm, 100.0, 0.05, 3, sentence))
+        agent._keeper.memory = alarmed(memory_of(agent), Alarm(alarm, 100.0, 0.05, 3, sentence))
     (part,) = agent.ask([0.0]).certificate.constraints
     assert part.guaranteed is while_active
     assert part.kind == ("guarantee" if while_active else "approximation")
@@ -137,14 +146,14 @@ def test_without_a_guard_nothing_is_noticed() -> None:
     agent = ged.GEDUCB(dearer().problem, seed=1, guard=None)
     play(agent, dearer(), 120)
     assert agent.alarms == []
-    assert agent._keeper.memory.watch is None
+    assert memory_of(agent).watch is None
 
 
 def test_alarms_stop_a_run_only_where_their_rate_is_proved() -> None:
     def monitors(world) -> list[str]:
         agent = ged.GEDUCB(world.problem)
         agent.ask(world.context(np.random.default_rng(0)))
-        return sorted(agent._keeper.memory.watch.guard.monitors)
+        return sorted(monitors_of(agent))
 
     models = [
         f"{kind}:{name}"
@@ -205,7 +214,7 @@ def test_a_class_without_the_truth_is_refuted_and_stops_the_run(tmp_path) -> Non
     for alarm in back.alarms:
         back.acknowledge(alarm)
     assert back.ask([0.0]).certificate.fallback is None
-    assert back._keeper.memory.watch.guard.monitors["refuted:cost"].n == 0
+    assert monitors_of(back)["refuted:cost"].n == 0
 
 
 def test_a_missing_square_is_found_in_a_linear_model() -> None:
@@ -239,7 +248,7 @@ def test_wide_contexts_are_checked_on_projections() -> None:
     agent = ged.GEDUCB(world.problem)
     for _ in range(45):
         agent.ask(np.append(0.0, rng.normal(size=200)))
-    assert agent._keeper.memory.watch.contexts.dx == 16
+    assert memory_of(agent).watch.contexts.dx == 16
     far = agent.ask(np.append(0.0, 40 + rng.normal(size=200)))
     assert any("random projections of the 201 columns" in note for note in far.certificate.notes)
 
@@ -288,9 +297,9 @@ def test_the_linear_predictive_is_the_posterior_one() -> None:
     play(agent, world, 60)
     learner = agent.confidence_set("utility").learner
     phi = np.stack(
-        [world.models[0].features(x[None], np.array([a]))[0] for x, a in agent._asked.values()]
+        [world.models[0].features(x[None], np.array([a]))[0] for x, a in asked_of(agent).values()]
     )
-    y = np.array([float(told["utility"]) for told in agent._told.values()])
+    y = np.array([float(told["utility"]) for told in told_of(agent).values()])
     precision = phi.T @ phi / 0.1**2 + 1e-4 * np.eye(phi.shape[1])
     mean = np.linalg.solve(precision, phi.T @ y / 0.1**2)
     x, a, new = np.array([[1.0, 0.3]]), np.array([1]), np.array([0.4])
@@ -360,7 +369,7 @@ def test_a_decision_answers_to_the_limit_of_its_own_round() -> None:
     agent.ask([0.0])
     agent.set_limit("cost", 0.3)
     agent.ask([0.0])
-    memory = agent._keeper.memory
+    memory = memory_of(agent)
     guard = memory.watch.guard
 
     def cost(number: int) -> Cost:
@@ -377,7 +386,7 @@ def test_warm_up_rounds_of_the_paper_do_not_count_against_it() -> None:
     play(agent, WORLD, 5)
     agent.ask([0.0])
     # of five decisions, three were warm-up
-    assert agent._keeper.memory.watch.guard.monitors["limit:cost"].n == 2
+    assert monitors_of(agent)["limit:cost"].n == 2
 
 
 def test_rows_that_teach_nothing_are_not_judged() -> None:
@@ -387,7 +396,7 @@ def test_rows_that_teach_nothing_are_not_judged() -> None:
         decision = agent.ask([0.0])
     agent.tell(decision.id, 1.0, 0.0)
     agent.ask([0.0])
-    monitors = agent._keeper.memory.watch.guard.monitors
+    monitors = monitors_of(agent)
     assert monitors["calibration:cost"].n == 0
     assert monitors["limit:cost"].n == 1  # its cost is still the policy's
 
@@ -395,10 +404,10 @@ def test_rows_that_teach_nothing_are_not_judged() -> None:
 def test_logged_rows_are_judged_but_not_for_their_costs() -> None:
     agent = ged.GEDUCB(WORLD.problem)
     agent.observe(np.zeros((30, 1)), np.ones(30, int), np.ones(30), np.ones(30))
-    monitors = agent._keeper.memory.watch.guard.monitors
+    monitors = monitors_of(agent)
     assert monitors["calibration:cost"].n == 30
     assert monitors["limit:cost"].n == 0
-    assert agent._keeper.memory.watch.logged == 30
+    assert memory_of(agent).watch.logged == 30
 
 
 def test_a_new_action_is_watched_with_the_old_ones() -> None:
@@ -409,7 +418,7 @@ def test_a_new_action_is_watched_with_the_old_ones() -> None:
     agent._keeper.ledger.asked[0] = (np.zeros(1), 3)
     agent.tell(0, 1.0, 0.0)
     agent.ask([0.0])
-    assert agent._keeper.memory.watch.guard.monitors["calibration:cost"].n == 1
+    assert monitors_of(agent)["calibration:cost"].n == 1
 
 
 def test_an_alarm_without_a_safe_action_warns_only() -> None:

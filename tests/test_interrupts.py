@@ -17,7 +17,8 @@ import gedppl
 import gedppl as ged
 from gedppl import errors
 from gedppl.journal import Journal
-from tests.plain_worlds import PlainWorld, play
+from tests.crashes import watched
+from tests.plain_worlds import PlainWorld, asked_of, memory_of, play, told_of
 
 WORLD = PlainWorld(actions=4)
 WORLD.problem = replace(WORLD.problem, n_actions=3)  # the models know a fourth, to be added
@@ -59,7 +60,7 @@ class Interrupt:
 
 
 def amend(g: ged.GEDUCB) -> None:
-    g.amend(0, y=1.0 - float(g._told[0]["utility"]))
+    g.amend(0, y=1.0 - float(told_of(g)[0]["utility"]))
 
 
 ALARM = "refuted:utility"
@@ -148,7 +149,7 @@ def sweep(folder: Path | None, call: str, n: int, seed: int) -> set[str]:
         where = f"{call} at line {at} of {counted.lines}"
         rounds, found = agent.rounds, agent.state_hash()
         assert found in (old, new), where
-        assert rounds == len(agent._asked) == agent._state.t, where
+        assert rounds == len(asked_of(agent)) == memory_of(agent).state.t, where
         seen.add("old" if found == old else "new")
         assert agent.ask([0.0]).id == rounds, where  # the next call goes on
         if path is not None:
@@ -197,10 +198,10 @@ def test_without_settling_an_interrupted_append_would_end_the_journal(
         if at == "committed":
             raise KeyboardInterrupt
 
-    agent.journal._reached = stop
+    watched(agent.journal, stop)
     with pytest.raises(KeyboardInterrupt):
         agent.ask([0.0])
-    agent.journal._reached = lambda at: None
+    watched(agent.journal, lambda at: None)
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "settle", lambda self: None)
         with pytest.raises(errors.JournalError):

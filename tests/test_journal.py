@@ -51,6 +51,7 @@ from gedppl.journal.format import (
     running_versions,
 )
 from gedppl.journal.snapshot import pack, unpack
+from tests.crashes import database, watched
 
 PROTOCOL = {
     "problem": "demo",
@@ -257,7 +258,7 @@ def test_a_clock_that_jumps_back_changes_no_order(path):
 def test_threads_append_without_losing_or_mixing_records(path):
     with Journal.create(path, PROTOCOL) as journal:
         # this is about threads, not about the disk
-        journal._connection.execute("PRAGMA synchronous=OFF")
+        database(journal).execute("PRAGMA synchronous=OFF")
 
         def work(name: int) -> None:
             for i in range(40):
@@ -410,7 +411,7 @@ def test_a_fork_cannot_write(path, monkeypatch):
 def test_a_program_that_holds_the_database_gives_a_locked_error(path):
     filled(path)
     with Journal.open(path) as journal:
-        journal._connection.execute("PRAGMA busy_timeout=10")
+        database(journal).execute("PRAGMA busy_timeout=10")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(JournalLockedError, match="another program holds the database"):
@@ -598,7 +599,7 @@ def test_a_process_that_dies_between_commit_and_head_keeps_the_record(path):
     journal = Journal.create(path, PROTOCOL)
     interrupt_at(journal, "committed")
     journal._head_file.close()
-    journal._connection.close()
+    database(journal).close()
     for _ in range(2):
         with Journal.open(path) as journal:
             assert [r.payload["i"] for r in journal.records("outcome")] == [1]
@@ -609,10 +610,10 @@ def interrupt_at(journal: Journal, label: str) -> None:
         if at == label:
             raise KeyboardInterrupt
 
-    journal._reached = interrupt
+    watched(journal, interrupt)
     with pytest.raises(KeyboardInterrupt):
         journal.append("outcome", {"i": 1})
-    journal._reached = lambda at: None
+    watched(journal, lambda at: None)
 
 
 def test_a_journal_that_nobody_holds_is_not_locked(path):
@@ -630,8 +631,8 @@ def test_a_journal_that_nobody_holds_is_not_locked(path):
 
 def test_a_full_database_acknowledges_nothing_and_can_be_used_afterwards(path):
     with Journal.create(path, PROTOCOL) as journal:
-        pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
-        journal._connection.execute(f"PRAGMA max_page_count={pages + 5}")
+        pages = database(journal).execute("PRAGMA page_count").fetchone()[0]
+        database(journal).execute(f"PRAGMA max_page_count={pages + 5}")
         stored = 0
 
         def fill() -> None:
@@ -648,7 +649,7 @@ def test_a_full_database_acknowledges_nothing_and_can_be_used_afterwards(path):
         assert len(journal) == stored + 1
         with pytest.raises(JournalFullError, match="Nothing was acknowledged"):
             journal.save_snapshot(1, {"a": np.zeros(10_000)}, {})
-        journal._connection.execute("PRAGMA max_page_count=100000")
+        database(journal).execute("PRAGMA max_page_count=100000")
         journal.append("outcome", {"i": stored})
     with Journal.open(path) as journal:
         assert [r.payload["i"] for r in journal.records("outcome")] == list(range(stored + 1))
@@ -722,7 +723,7 @@ def test_snapshots_come_back_and_only_two_are_kept(path):
         snapshot = journal.latest_snapshot()
         assert (snapshot.sequence, snapshot.meta) == (7, {"learner": "exact", "rounds": 3})
         assert all(same(snapshot.arrays[k], v) for k, v in arrays.items())
-        assert journal._connection.execute("SELECT count(*) FROM snapshots").fetchone() == (2,)
+        assert database(journal).execute("SELECT count(*) FROM snapshots").fetchone() == (2,)
         assert len(list(journal.records("snapshot"))) == 4
 
 

@@ -23,7 +23,7 @@ import pytest
 from gedppl.errors import JournalError
 from gedppl.journal import Journal
 from gedppl.journal.format import Head, RawRecord
-from tests.crashes import killed, needs_fork, report_of
+from tests.crashes import database, killed, needs_fork, report_of, watched
 
 LABELS = ("begun", "inserted", "committed", "synced")
 
@@ -46,7 +46,7 @@ def write_until_killed(path: Path, pipe: int, label: str | None, careless: bool,
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    journal._reached = reached
+    watched(journal, reached)
     while True:
         size = rng.choice((1, 1, 1, 4))
         number = rng.randrange(10**9)
@@ -150,7 +150,7 @@ def pristine(tmp_path_factory) -> tuple[Path, Path, list[tuple]]:
     with Journal.create(used / "j.db", {"problem": "flips"}) as journal:
         for i in range(25):
             journal.append("outcome", {"i": i, "pad": "p" * 150})
-        journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database(journal).execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for i in range(25, 40):
             journal.append("outcome", {"i": i, "pad": "p" * 150})
         records = contents(journal)
@@ -326,7 +326,7 @@ def test_whatever_part_of_an_unacknowledged_write_reached_the_disk_the_acknowled
                     assert len(found) - len(journal) in (0, 1)
                     kept.append(len(found) - len(journal))
 
-        journal._reached = reached
+        watched(journal, reached)
         for i in range(12):
             journal.append("outcome", {"i": i, "pad": "q" * rng.randrange(9000)})
     assert 0 in kept

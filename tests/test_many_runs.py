@@ -13,6 +13,7 @@ from benchmarks.arena import make
 from gedppl.errors import DataError, OutOfSupportError, SettingError, ShapeError
 from gedppl.learning import several_runs
 from gedppl.study.simulation.many import simulate_many
+from tests.plain_worlds import memory_of
 
 SEEDS = (3, 4, 9)
 
@@ -132,7 +133,7 @@ def test_stacks_are_used():
     ):
         agent = ged.GEDUCB(make(name, 0).problem(), guard=None)
         agent.ask(make(name, 0).context(np.random.default_rng(0)))
-        learner = agent._state.learners["utility"]
+        learner = memory_of(agent).state.learners["utility"]
         assert type(several_runs.stacked([learner, learner])) is kind
 
 

@@ -19,6 +19,7 @@ import gedppl as ged
 from gedppl.learning.programs import ProgramLearner
 from gedppl.study.cli.scripts import loaded
 from gedppl.study.simulation import cross_fitting
+from tests.plain_worlds import memory_of
 from tests.stand_ins import provide
 
 pytestmark = [
@@ -317,7 +318,7 @@ def asks_within_budget_and_learns_from_answers_only(run, agent, world) -> None:
     assert asked.any()
     assert [y is None for y in run.y] == list(~asked)
     # the last outcome is taken in at the next decision
-    assert agent._state.learners["utility"].n == asked[:-1].sum()
+    assert memory_of(agent).state.learners["utility"].n == asked[:-1].sum()
 
 
 def test_the_mean_rule_breaks_single_budgets_and_the_chance_rule_does_not() -> None:

@@ -9,7 +9,7 @@ import gedppl as ged
 from gedppl.errors import DataError
 from gedppl.journal.export import to_open_bandit
 from gedppl.journal.format import Record
-from tests.plain_worlds import PlainWorld, play
+from tests.plain_worlds import PlainWorld, play, told_of
 
 WORLD = PlainWorld()
 
@@ -21,7 +21,7 @@ def test_every_decision_that_was_told_is_a_row(tmp_path) -> None:
         play(agent, WORLD, 20)
         late = agent.ask([1.0])
         agent.tell(late.id, z=0.0)  # its utility is never told
-        told = {i: float(agent._told[i]["utility"]) for i in range(20)}
+        told = {i: float(told_of(agent)[i]["utility"]) for i in range(20)}
         agent.amend(3, y=1.0 - told[3])
         feedback = agent.journal.to_open_bandit()
         decisions = [record.payload for record in agent.journal.records("decision")][:20]

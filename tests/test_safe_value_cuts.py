@@ -21,6 +21,7 @@ from gedppl.learning import feed, learner_for
 from gedppl.learning import learner as learners
 from gedppl.learning.learner import Bounds, held_together
 from gedppl.selection.solvers import Together
+from tests.plain_worlds import state_of
 from tests.program_doubles import OnePredictorDouble
 
 K, D = 4, 3
@@ -104,7 +105,7 @@ def _missed(cls, theta: np.ndarray, declared: float, seed: int, rounds: int) -> 
     rng = np.random.default_rng(seed)
     x, problem = PHI.reshape(1, -1), _problem(cls, 0.05)
     agent = ged.GEDUCB(problem, delta=0.1, seed=seed, guard=None)
-    state = agent._current(x)
+    state = state_of(agent, x)
     learner = state.learners["cost"]
     truth, missed, lowered = PHI @ theta, False, []
     for t in range(rounds):
@@ -156,7 +157,7 @@ def test_logistic_upper_values_against_a_solver(classes) -> None:
     problem, x = _problem(cls, safe), PHI.reshape(1, -1)
     a = rng.integers(0, K, 150)
     y = (rng.random(150) < expit(PHI[a] @ theta)).astype(float)
-    learner = ged.GEDUCB(problem, seed=0, guard=None)._current(x).learners["cost"]
+    learner = state_of(ged.GEDUCB(problem, seed=0, guard=None), x).learners["cost"]
     learner = learner.absorb(np.repeat(x, 150, axis=0), a, y).refit()
     bounds = learner.bounds(problem.constraints[0].functional, x, K)
     held = bounds.held(0, np.array([safe]))
@@ -263,5 +264,5 @@ def test_a_model_that_does_not_learn_the_safe_action_is_not_held_to_it(
     x = PHI.reshape(1, -1)
     for learn_safe in (False, True):
         problem = replace(_problem(classes["linear"], 0.05), learn_safe=learn_safe)
-        todays_costs(ged.GEDUCB(problem, guard=None)._current(x), x)
+        todays_costs(state_of(ged.GEDUCB(problem, guard=None), x), x)
         assert bool(asked) == learn_safe

@@ -17,6 +17,7 @@ from gedppl import showing
 from gedppl.agent import memory
 from gedppl.study.planning.tables import Plan, Trial
 from gedppl.study.simulation import RunOutline
+from tests.plain_worlds import memory_of
 from tests.table_runs import agents_run
 
 
@@ -177,7 +178,7 @@ def test_an_alarm_is_seen(shown) -> None:
     agent.ask([0.0])
     assert "alarms: none" in repr(agent)
     alarm = ged.guard.Alarm("limit:cost", 40.0, 0.05, 1, "the cost is above its limit")
-    agent._keeper.commit([], memory.with_alarms(agent._keeper.memory, [alarm]))
+    agent._keeper.commit([], memory.with_alarms(memory_of(agent), [alarm]))
     assert "ALARM 'limit:cost': the cost is above its limit" in repr(agent)
 
 

@@ -33,6 +33,7 @@ from gedppl.numerics import arrays
 from gedppl.numerics.arrays import evolved
 from gedppl.numerics.streams import BLOCK, block_of_uniforms, first_uniforms
 from gedppl.rows import KEPT_ANSWERS, LARGEST, Answers, Rows
+from tests.plain_worlds import memory_of
 
 # the guard ----------------------------------------------------------------------------------------
 
@@ -501,7 +502,7 @@ def test_an_outcome_is_held_against_the_bounds_its_decision_rested_on(
     agent.alarms  # noqa: B018 - what was told last is held against its bounds now
     own = [key for key in asked if key != contexts[0].tobytes()]
     assert len(own) == len(set(own)) == len(contexts) - 1
-    memo, state = agent._state.bounds_of, agent._state
+    memo, state = memory_of(agent).state.bounds_of, memory_of(agent).state
     learner, f = state.learners["cost"], agent.problem.constraints[0].functional
     x = contexts[-1][None]
     assert memo.of("cost", learner, f, x, agent.problem.n_actions) is memo.of(
