@@ -174,7 +174,7 @@ def test_emptiness_is_a_field_and_not_a_word(monkeypatch) -> None:
     """Whatever the note says, sets that do not meet are no guarantee; and a class refuted by its
     own likelihood is empty.
     """
-    monkeypatch.setattr("gedppl.learning.value_ranges.APART", "all is well")
+    monkeypatch.setattr("gedppl.learning.reach.APART", "all is well")
     monkeypatch.setattr("gedppl.learning.program_bounds.MISSPECIFIED", "all is well")
     cls = Glm("Poisson", 1, lambda x, a: x)
     x, a = np.ones((400, 1)), np.zeros(400, int)

@@ -19,7 +19,7 @@ from gedppl.functionals import cvar, expected, mean, probability, quantile, seco
 from gedppl.learning import ellipsoids
 from gedppl.learning.groups import action_groups, dependence
 from gedppl.learning.linear_gaussian import EMPTY, LinearGaussianLearner
-from gedppl.learning.value_ranges import value_range
+from gedppl.learning.reach import value_range
 from gedppl.programs.contract import LinearPredictor
 
 K = 3

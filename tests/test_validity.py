@@ -23,7 +23,7 @@ from gedppl.learning.oracles import auto, mle
 from gedppl.learning.program_bounds import over_interval
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import Est
-from gedppl.learning.value_ranges import APART
+from gedppl.learning.reach import APART
 from gedppl.programs.contract import LinearPredictor, density_class
 from tests.program_doubles import ARGUMENT, Glm, arm_features, some_rows
 

@@ -14,8 +14,8 @@ import numpy as np
 from gedppl.errors import InfeasibleError, ProblemError
 from gedppl.ged_ucb.settings import State
 from gedppl.learning.learner import Bounds, Trail
+from gedppl.learning.reach import REFUTED_BEYOND, beyond_range, is_mean
 from gedppl.learning.seen_class import served
-from gedppl.learning.value_ranges import REFUTED_BEYOND, beyond_range, is_mean
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.problem.checks import ROUNDING
 from gedppl.problem.names import Names

@@ -33,7 +33,7 @@ from gedppl.functionals import Functional, mean, quantile, realised
 from gedppl.guard.bets import check_row
 from gedppl.guard.monitors import Cost, Floor
 from gedppl.learning.linear_parts import at_contexts
-from gedppl.learning.value_ranges import is_plain
+from gedppl.learning.reach import is_plain
 from gedppl.numerics.arrays import evolved, whitener
 from gedppl.problem import Constraint
 from gedppl.programs.contract import LinearPredictor

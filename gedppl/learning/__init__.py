@@ -23,9 +23,9 @@ from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.oracles import CLOSED_FORM, called
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
+from gedppl.learning.reach import beyond_range
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.learning.seen_class import fitting, served
-from gedppl.learning.value_ranges import beyond_range
 from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import grid

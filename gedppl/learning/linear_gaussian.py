@@ -54,8 +54,7 @@ from gedppl.learning.linear_parts import (
     until_due,
 )
 from gedppl.learning.linear_set import drawn_members, in_set, together, trail_of, witness
-from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
-from gedppl.learning.value_ranges import (
+from gedppl.learning.reach import (
     SEARCHED,
     direction,
     is_mean,
@@ -64,6 +63,7 @@ from gedppl.learning.value_ranges import (
     value_at,
     value_range,
 )
+from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
 from gedppl.numerics.arrays import check_delta, evolved
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, NormBall, unit_diagonal
+from gedppl.learning.reach import is_mean
 from gedppl.learning.storing import storable
-from gedppl.learning.value_ranges import is_mean
 from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.rows import grid
 

@@ -18,10 +18,7 @@ from gedppl.learning.ellipsoids import (
     seen_directions,
 )
 from gedppl.learning.learner import Trail
-from gedppl.learning.value_ranges import (
-    value_at,
-    value_range,
-)
+from gedppl.learning.reach import value_at, value_range
 from gedppl.selection.solvers import Together
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gedppl.learning.ascent import Found
 from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.nuisances import NUISANCES
 from gedppl.learning.profiled import Profile, Rewritten, profile_of
-from gedppl.learning.value_ranges import is_plain, remarks
+from gedppl.learning.reach import is_plain, remarks
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional

@@ -16,15 +16,9 @@ from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood, ProgramLikelihood
 from gedppl.learning.ordered import OrderedLikelihood
+from gedppl.learning.ordered_bounds import edge_bounds
 from gedppl.learning.profiled_bounds import profiled_bounds
-from gedppl.learning.reach import farthest, farthest_held
-from gedppl.learning.value_ranges import (
-    direction,
-    edge_bounds,
-    is_plain,
-    limits_at,
-    remarks,
-)
+from gedppl.learning.reach import direction, farthest, farthest_held, is_plain, limits_at, remarks
 from gedppl.rows import grid
 
 if TYPE_CHECKING:

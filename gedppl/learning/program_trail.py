@@ -12,11 +12,8 @@ import numpy as np
 from gedppl.learning.learner import Trail
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.ordered import CUMULATIVE, OrderedLikelihood
+from gedppl.learning.ordered_bounds import category_values, edge_weights
 from gedppl.learning.program_bounds import at_predictor
-from gedppl.learning.value_ranges import (
-    category_values,
-    edge_weights,
-)
 from gedppl.rows import grid
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from scipy.special import ndtri
 
 from gedppl.density import Density
 from gedppl.learning import scale_reach as ends_of
+from gedppl.learning.reach import is_plain, limits_at
 from gedppl.learning.scale_reach import ScaleReach
-from gedppl.learning.value_ranges import is_plain, limits_at
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional

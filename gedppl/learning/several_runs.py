@@ -21,7 +21,7 @@ from gedppl.learning.ellipsoids import STRAY, Ellipsoid, disjoint, ends
 from gedppl.learning.finite import FiniteLearner, held_members, integrates
 from gedppl.learning.learner import Bounds, Guess, Learner
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
-from gedppl.learning.value_ranges import is_mean, is_searched, value_at, value_range
+from gedppl.learning.reach import is_mean, is_searched, value_at, value_range
 from gedppl.selection.solvers import Together
 
 if TYPE_CHECKING:

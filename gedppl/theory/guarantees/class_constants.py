@@ -18,7 +18,7 @@ import numpy as np
 from gedppl.errors import SettingError
 from gedppl.functionals import Functional
 from gedppl.learning import norm_bounds
-from gedppl.learning.value_ranges import slope
+from gedppl.learning.reach import slope
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import grid
 from gedppl.theory import eluder
