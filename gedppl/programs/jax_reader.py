@@ -342,7 +342,8 @@ class JaxLister:
 
 def _narrowed(value: jax.Array, kind: np.dtype[Any]) -> jax.Array:
     """A real number as the program holds it: forms are float64 where it computes in float32."""
-    return value.astype(kind) if kind.kind == "f" and value.dtype != kind else value
+    narrow = jnp.issubdtype(kind, jnp.floating) and value.dtype != kind
+    return value.astype(kind) if narrow else value
 
 
 def _is_real(atom: jax.core.Atom) -> bool:
