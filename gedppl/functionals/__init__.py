@@ -322,7 +322,7 @@ def realised(functional: Functional, outcome: np.ndarray, x: np.ndarray, action:
     >>> realised(probability(above=1.0), np.asarray(3.0), np.zeros(1), 0)
     1.0
     """
-    if np.isnan(outcome).any():
+    if np.count_nonzero(np.isnan(outcome)):
         return math.nan
     rows, actions = x[None], np.array([action])
     if functional.name == "expected" and functional.fn is not None:

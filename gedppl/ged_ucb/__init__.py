@@ -374,7 +374,7 @@ def select(
     else:
         policy = kept_on_draws(problem, seen, policy)
     worst = limit_costs(problem, seen, policy)
-    if state.t >= warmup and (worst > problem.limits).any():
+    if state.t >= warmup and np.count_nonzero(worst > problem.limits):
         in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
         check_feasible(worst, problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:

@@ -232,6 +232,8 @@ def weighted_width(
 
 def tight_notes(problem: Problem, tight: np.ndarray) -> list[str]:
     """For limits without room, tight (C, J)."""
+    if not np.count_nonzero(tight):
+        return []
     return [
         f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action: no "
         "mixing is possible, only "
@@ -259,7 +261,7 @@ def drawable_today(problem: Problem, upper: np.ndarray, offered: np.ndarray) -> 
     """Of the actions on offer (C, K) those that limits on every draw let through, for upper (C,
     J, K); an error if none is.
     """
-    if not problem.every_draw.any():
+    if not np.count_nonzero(problem.every_draw):
         return offered
     usable: np.ndarray = offered & drawable(upper, problem.limits, problem.every_draw)
     left_out = ~usable.any(axis=1) & offered.any(axis=1)
@@ -452,12 +454,16 @@ def _range(names: Names, c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | N
     range.
     """
     f = c.functional
+    if (
+        b.free_lower is None
+        or b.free_upper is None
+        or not (np.count_nonzero(b.free_lower > f.high) or np.count_nonzero(b.free_upper < f.low))
+    ):  # nearly always
+        return None
     over, under = beyond_range(b, f)
     gap = np.maximum(over, under)
     if not gap.max() > -np.inf:
         return None
-    assert b.free_lower is not None
-    assert b.free_upper is not None
     i, a = np.unravel_index(int(gap.argmax()), gap.shape)
     above = over[i, a] >= under[i, a]
     value, end = (b.free_lower[i, a], "high") if above else (b.free_upper[i, a], "low")
@@ -484,6 +490,8 @@ def _safe_value(
     assert problem.safe_action is not None
     label = problem.names.label(problem.safe_action)
     lower, upper = b.free_lower[:, problem.safe_action], b.free_upper[:, problem.safe_action]
+    if not (np.count_nonzero(lower > safe) or np.count_nonzero(upper < safe)):  # nearly always
+        return None
     over = np.where(np.isfinite(lower), lower - safe, -np.inf)
     under = np.where(np.isfinite(upper) & c.safe_value_exact, safe - upper, -np.inf)
     gap = np.maximum(over, under)

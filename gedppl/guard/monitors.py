@@ -393,7 +393,7 @@ class DelayMonitor:
         u = told.pits.get(of_stream(key))
         if u is None or told.late is None:
             return None
-        same = before == 0 and not self.moments.m2.any() and self.n > 0
+        same = before == 0 and self.moments.m2[0] == 0 and self.n > 0
         if same and math.log1p(told.late) == self.moments.mean[0]:  # all equally late: no bet
             return 0.0
         return before + math.log1p(float(AMOUNTS[-1]) * abs(2.0 * u - 1.0))
@@ -547,7 +547,7 @@ class ClassMonitor:
     @cached_property
     def log_evidence(self) -> float:
         """At most: of the bets alone."""
-        return float(self.log_wealth.max(initial=-np.inf))
+        return max(self.log_wealth.tolist(), default=-math.inf)
 
     @property
     def patience(self) -> float:

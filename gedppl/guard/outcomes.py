@@ -368,8 +368,12 @@ class OutlierCheck:
 
     def _tolerance(self, gap: np.ndarray) -> Any:
         """How far along a direction in which nothing varied is rounding, for gaps (..., dx)."""
-        far = (np.abs(self.mean) / self._unit).max()
-        return ALIKE * (1.0 + far + np.abs(gap).max(axis=-1))
+        return ALIKE * (1.0 + self._far + np.abs(gap).max(axis=-1))
+
+    @cached_property
+    def _far(self) -> float:
+        """How many deviations the mean lies from 0."""
+        return float((np.abs(self.mean) / self._unit).max())
 
     @cached_property
     def _unit(self) -> np.ndarray:

@@ -548,6 +548,9 @@ def ends(
         nothing = np.full(len(middle), np.inf)
         return -nothing, nothing, np.full(len(middle), -1)
     lows, highs = middle - extent, middle + extent
+    if middle.shape[1] == 1:  # one ellipsoid sets all ends
+        low, high = lows[:, 0], highs[:, 0]
+        return low, high, np.where(np.isfinite(high if side > 0 else low), 0, -1)
     low, high = lows.max(axis=1), highs.min(axis=1)
     tightest = highs.argmin(axis=1) if side > 0 else lows.argmax(axis=1)
     tightest[~np.isfinite(high if side > 0 else low)] = -1
@@ -562,11 +565,11 @@ def disjoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """
     gap = low - high
     found: np.ndarray = gap > 0
-    if found.any():
+    if np.count_nonzero(found):
         found &= gap > ROUNDING * (np.abs(low) + np.abs(high))
     return found
 
 
 def apart(low: np.ndarray, high: np.ndarray) -> bool:
     """Whether the sets do not meet somewhere: then no parameter is left."""
-    return bool(disjoint(low, high).any())
+    return bool(np.count_nonzero(disjoint(low, high)))

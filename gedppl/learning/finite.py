@@ -116,7 +116,7 @@ class FiniteLearner:
     def snapshot_sizes(self) -> np.ndarray:
         return self.sizes
 
-    @property
+    @cached_property
     def evidence(self) -> float:
         """R_t = log mean_m exp(l_t(m))."""
         return (
@@ -250,16 +250,21 @@ class FiniteLearner:
         """Largest and smallest value over the members plausible at the newest snapshot: exact."""
         free = self._free_values(functional, x, n_actions)
         values = np.where(np.isnan(free), functional.high, free)  # (M, n, K)
-        kept, empty = self.kept[-1], not self.alive.any()
-        estimate = np.clip(values[self.best[-1]], functional.low, functional.high)
+        kept, empty = self.kept[-1], not np.count_nonzero(self.alive)
+        estimate = functional.clip(values[self.best[-1]])
         shape = values.shape[1:]
-        common = {"estimate": estimate, "method": "exact", "rule": self.rule.describe(self.delta)}
-        if not kept.any():
+        common: dict[str, Any] = {
+            "estimate": estimate,
+            "method": "exact",
+            "rule": self.rule.describe(self.delta),
+        }
+        number = np.count_nonzero(kept)
+        if not number:
             low, high = np.full(shape, functional.low), np.full(shape, functional.high)
             return Bounds(lower=low, upper=high, guaranteed=False, note=EMPTY, empty=True, **common)
         integrated = integrates(self.cls, functional, x)
         remarks = [
-            f"{int(kept.sum())} of {len(kept)} members plausible",
+            f"{number} of {len(kept)} members plausible",
             *[INTEGRATED] * integrated,
             *[SAMPLED] * self.sampled,
             *[EMPTY] * empty,
@@ -268,8 +273,8 @@ class FiniteLearner:
         open_ended = np.isnan(free[kept]).any(axis=0)
         lower, upper = values[kept].min(axis=0), values[kept].max(axis=0)
         return Bounds(
-            lower=np.clip(lower, functional.low, functional.high),
-            upper=np.clip(upper, functional.low, functional.high),
+            lower=functional.clip(lower),
+            upper=functional.clip(upper),
             guaranteed=self.rule.guaranteed and not (self.sampled or empty or integrated),
             note="; ".join(remarks),
             find_witness=lambda: np.flatnonzero(kept)[np.argmax(values[kept], axis=0)],
@@ -339,7 +344,7 @@ class FiniteLearner:
 
     # what monitors ask ----------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _log_weights(self) -> np.ndarray:
         """The members' posterior probabilities under a uniform prior, (M,)."""
         logs = self.totals if np.isfinite(self.totals).any() else np.zeros(len(self.totals))

@@ -253,8 +253,10 @@ class LinearGaussianLearner:
     ) -> LinearGaussianLearner:
         information, moment = self.information.copy(), self.moment.copy()
         counts, squares = self.counts.copy(), self.outcome_squares.copy()
-        for g in np.flatnonzero(mine.any(axis=1)).tolist():
-            part, gap = (free, residual) if mine[g].all() else (free[mine[g]], residual[mine[g]])
+        for g, own in enumerate(mine):
+            if not (rows := np.count_nonzero(own)):
+                continue
+            part, gap = (free, residual) if rows == len(own) else (free[own], residual[own])
             information[g] += part.T @ part
             moment[g] += part.T @ gap
             counts[g] += len(gap)
@@ -521,9 +523,9 @@ class LinearGaussianLearner:
         empty = any(s.empty for s in self.in_force()) or apart(low, high)
         if empty:
             low[:], high[:] = -np.inf, np.inf
-        known = free.any(axis=1)
-        if not known.all():  # nothing unknown is left in it
-            low[~known] = high[~known] = 0.0
+        if np.count_nonzero(free) < free.size:
+            none = ~free.any(axis=1)  # nothing unknown is left in it
+            low[none] = high[none] = 0.0
         # ends may cross by rounding
         return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty
 

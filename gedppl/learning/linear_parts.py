@@ -329,7 +329,7 @@ class FeatureMemo:
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")
         offset = one_each(offsets, m)
         scale = one_each(fixed["scale"], m)
-        if not (countable(phi).all() and countable(offset).all()):
+        if np.count_nonzero(countable(phi)) < phi.size or not countable(offset).all():
             raise NotFiniteError(
                 "features or offset are not finite at some row, or beyond "
                 f"{LARGEST:g}; check the model at that context"
@@ -418,7 +418,7 @@ def check_resolved(
     """
     told = (np.abs(y) + np.abs(offset)) / scale
     fitted = np.abs(white) @ np.abs(origin)
-    if max(told.max(), fitted.max()) <= RESOLVED:
+    if np.maximum(told, fitted).max() <= RESOLVED:
         return
     row = int(np.argmax(np.maximum(told, fitted)))
     what = (

@@ -147,11 +147,11 @@ def together(
     """
     n, r = len(upper) // n_actions, free.shape[1]
     tightest = tightest.reshape(n, n_actions)
-    # how often each one sets an end at each context
-    counts = (tightest[:, :, None] == np.arange(region.size)).sum(axis=1)
-    if not counts.any():
+    if not np.count_nonzero(tightest >= 0):
         return ()
-    most = counts.argmax(axis=1)
+    most = np.zeros(n, np.intp)
+    if region.size > 1:  # the one that sets the most ends at each context
+        most = (tightest[:, :, None] == np.arange(region.size)).sum(axis=1).argmax(axis=1)
     own = tightest == most[:, None]
     kinds = set(most.tolist())
     upper, base, free = (
@@ -167,7 +167,7 @@ def together(
         half[here, :, : turned.shape[2]] = turned
     forms = []
     was_cut = own & cut.reshape(n, n_actions)
-    for mine in (own & ~was_cut, own) if was_cut.any() else (own,):
+    for mine in (own & ~was_cut, own) if np.count_nonzero(was_cut) else (own,):
         if mine.sum(axis=1).max() > 1:
             forms.append(
                 Together(np.where(mine, middle, upper), np.where(mine[:, :, None], half, 0.0))

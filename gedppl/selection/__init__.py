@@ -221,7 +221,7 @@ def policy_cost(policy: np.ndarray, costs: np.ndarray, every_draw: np.ndarray) -
     average = np.einsum("...k,...jk->...j", policy, np.where(used, costs, 0.0))
     found: np.ndarray = (
         np.where(every_draw, np.where(used, costs, -np.inf).max(axis=-1), average)
-        if every_draw.any()
+        if np.count_nonzero(every_draw)
         else average
     )
     return found
@@ -438,7 +438,7 @@ def scaled_excess(
     """
     limit = limit[:, :, None]
     lifted = limit == np.inf
-    if lifted.any():
+    if np.count_nonzero(lifted):
         limit, cost = np.where(lifted, 0.0, limit), np.where(lifted, -1.0, cost)
     usable = allowed & (cost < np.inf).all(axis=1)
     cost = np.where(usable[:, None], cost, limit)

@@ -248,7 +248,7 @@ def gained_together(
         share, worst = _within(share, near.middle[at], near.half[at], limit, slack[row])
         value = (share * own[at]).sum(axis=1)
         better = (worst <= limit + slack[row]) & (value > (now + tolerance)[some][row])
-        if not better.any():
+        if not np.count_nonzero(better):
             continue
         share, row, who, value = share[better], row[better], who[better], value[better]
         acting = who if actions is None else actions[row[:, None], who]
