@@ -19,7 +19,7 @@ from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
 from gedppl.agent.deciding import draw_actions
 from gedppl.agent.memory import History, Ledger
 from gedppl.certificate import Witnesses
-from gedppl.errors import DataError
+from gedppl.errors import DataError, InputError
 from gedppl.guard import Cost, Floor, Guard, LimitMonitor, OutlierCheck, PitMonitor, Told
 from gedppl.guard import bets as bets_file
 from gedppl.guard.bets import Bets, Trend
@@ -32,7 +32,9 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics import arrays
 from gedppl.numerics.arrays import evolved
 from gedppl.numerics.streams import BLOCK, block_of_uniforms, first_uniforms
+from gedppl.problem.checks import read_outcome
 from gedppl.rows import KEPT_ANSWERS, LARGEST, Answers, Rows
+from tests.coins import problem
 from tests.plain_worlds import memory_of
 
 # the guard ----------------------------------------------------------------------------------------
@@ -172,6 +174,17 @@ def test_monitors_of_one_model_share_what_they_have_in_common_after_a_restore_to
         assert isinstance(second, PitMonitor)
         assert first.moments is second.moments
         assert first.trend is second.trend
+
+
+@pytest.mark.parametrize("value", [0.5, 1, True, np.float64(-2.5), np.nan, np.inf, 1e200, 10**400])
+def test_a_plain_number_is_read_as_an_array_of_it_is(value: float) -> None:
+    def read(value: Any) -> Any:
+        try:
+            return read_outcome(problem(), "utility", 0, value).tolist()
+        except InputError as error:
+            return type(error)
+
+    assert read(value) == read(np.asarray(value))
 
 
 @pytest.mark.parametrize("u", [np.nan, -0.1, 1.1])

@@ -340,11 +340,17 @@ class Moments:
         """With contexts (T, ..., C) one after the other: the moments at the end, and each context
         standardised by those that hold it last.
         """
-        now, z = self, np.empty(x.shape)
-        for row, out in zip(x, z):
-            now = now.include(row)
-            out[...] = now.standardised(row)
-        return now, z
+        each = [self]
+        for row in x:
+            each.append(each[-1].include(row))
+        z = np.full(x.shape, np.nan)
+        known = max(MIN_CONTEXTS - self.n - 1, 0)  # before, `standardised` knows nothing
+        if known < len(x):
+            then = each[known + 1 :]
+            count = np.array([m.n for m in then]).reshape(-1, *(1,) * (x.ndim - 1))
+            sd = np.sqrt(np.array([m.m2 for m in then]) / (count - 1))
+            np.divide(x[known:] - [m.mean for m in then], sd, out=z[known:], where=sd > 0)
+        return each[-1], z
 
     def standardised(self, x: np.ndarray) -> np.ndarray:
         """(x - mean) / sd; NaN (no bet) while too few contexts were seen, and in a column that
@@ -522,13 +528,13 @@ def bet_together(
     wealth = stacked([m.wealth for m in monitors], runs, 1)
     first = _first_wealths(bets, tuple(m.drifting for m in monitors))
     first = first.reshape(len(first), *(1,) * len(runs), -1)
-    gains = np.empty((rounds - early, *wealth.shape[:-1]))
-    for t, gain in enumerate(gains):
-        wealth *= growth[:, t].take(model, axis=0)
-        wealth.sum(-1, out=gain)
+    gains, paid = np.empty((rounds - early, *wealth.shape[:-1])), growth.take(model, axis=0)
+    rates = np.array([[m.rate(m.n + t) for m in monitors] for t in range(early, rounds)])
+    for t, (gain, rate) in enumerate(zip(gains, rates)):
+        wealth *= paid[:, t]
+        np.add.reduce(wealth, axis=-1, out=gain)
         wealth /= gain[..., None]
-        rates = np.array([m.rate(m.n + early + t) for m in monitors])
-        wealth = shared(wealth, first, rates.reshape(-1, *(1,) * wealth[0].ndim))
+        wealth = shared(wealth, first, rate.reshape(-1, *(1,) * wealth[0].ndim))
     total = stacked([m.log_total for m in monitors], runs, 0)
     totals = np.add.accumulate(np.concatenate([total[None], np.log(gains)]))
     peak = np.maximum(stacked([m.log_peak for m in monitors], runs, 0), totals[1:].max(axis=0))

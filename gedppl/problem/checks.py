@@ -27,7 +27,7 @@ from gedppl.errors import (
     ProblemError,
     ShapeError,
 )
-from gedppl.numerics.arrays import Array, detached, is_whole, read_numbers, shape_of
+from gedppl.numerics.arrays import LARGEST, Array, detached, is_whole, read_numbers, shape_of
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -212,8 +212,11 @@ def check_safe_action(problem: Problem) -> None:
 
 def read_outcome(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | None:
     """One outcome of one decision as numbers; None where it reveals nothing."""
-    what, shape = f"the outcome {name!r}", shape_of(value, f"the outcome {name!r}")
-    event_shape = problem.streams[name].event_shape
+    event_shape, what = problem.streams[name].event_shape, f"the outcome {name!r}"
+    plain = isinstance(value, float | int) and problem.reveals is None and event_shape == ()
+    if plain and abs(value) <= LARGEST:  # nearly every outcome: what follows would find nothing
+        return np.array(value, float)
+    shape = shape_of(value, what)
     full = problem.reveals is not None and shape == (problem.n_actions,) and not event_shape
     if not full and shape != event_shape:
         wanted = f"shape {event_shape}" if event_shape else "a single number"

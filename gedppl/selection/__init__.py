@@ -129,7 +129,6 @@ def select_policies(
     """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,),
     allowed (C, K), played (K,) or, where contexts are of several runs, (C, K).
     """
-    counts = np.broadcast_to(played, score.shape)
     at_most = np.repeat(np.asarray(limits, float)[None], len(score), axis=0)
     policy = np.zeros(score.shape)
     left = np.arange(len(score))
@@ -143,6 +142,7 @@ def select_policies(
         left = np.concatenate(parts)
     if not len(left):
         return policy
+    counts = np.broadcast_to(played, score.shape)
     for c, polytope in zip(
         left, Polytope.batch(cost_upper[left], at_most[left], allowed[left], safe_action)
     ):

@@ -233,7 +233,8 @@ def gained_together(
     K = score.shape[1]
     step = max(1, CANDIDATES_AT_ONCE // (3 * min(K, MOST_TOGETHER) ** 4))
     for first in range(0, len(bound), step):
-        some = bound[first : first + step]
+        where = bound[first : first + step]
+        some = where if len(where) < len(policy) else slice(None)
         near, own, can = together.only(some), score[some], usable[some]
         actions = None
         if K > MOST_TOGETHER:
@@ -252,9 +253,9 @@ def gained_together(
             continue
         share, row, who, value = share[better], row[better], who[better], value[better]
         acting = who if actions is None else actions[row[:, None], who]
-        counts = played[acting] if played.ndim == 1 else played[some[row][:, None], acting]
+        counts = played[acting] if played.ndim == 1 else played[where[row][:, None], acting]
         each = _best_of_each(row, value, tolerance[some], (share * counts).sum(axis=1))
-        at_context, share, acting = some[row[each]], share[each], acting[each]
+        at_context, share, acting = where[row[each]], share[each], acting[each]
         found[at_context] = 0.0
         found[at_context, acting[:, 2]] = share[:, 2]
         found[at_context, acting[:, 1]] += share[:, 1]  # in a pair the same action
@@ -296,6 +297,9 @@ def _best_of_each(
     the least load among those whose value is the best but for the context's tolerance (C,), and of
     these the first.
     """
+    if len(tolerance) == 1:  # one group, for which a decision alone need not be cut into groups
+        load = np.where(value >= value.max() - tolerance[0], load, np.inf)
+        return np.array([load.argmin()])
     group, start = _runs(row)
     best = np.maximum.reduceat(value, start)
     load = np.where(value >= (best - tolerance[row[start]])[group], load, np.inf)
