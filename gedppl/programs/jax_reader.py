@@ -16,7 +16,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from gedppl.numerics.arrays import namespace_of
 from gedppl.programs.links import Table
 from gedppl.programs.row_reading import recognised
-from gedppl.programs.values import Listing, Step
+from gedppl.programs.values import Lister, Listing
 
 LONGEST_SCAN = 64  # steps that are written out one after another
 
@@ -155,23 +155,14 @@ def listing(function: Callable[..., Any], *args: jax.Array) -> Listing:
     return Listing(tuple(writer.steps), writer.constants, tuple(inputs), tuple(outputs))
 
 
-class JaxLister:
-    """Values are numbered in the order in which they come up."""
+class JaxLister(Lister):
+    """A jaxpr's equations as steps. Calls are written out in place, with custom derivatives as what
+    they compute; so are short scans, and all branches of a `cond` before a choice among them.
+    """
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self.constants: dict[int, Any] = {}
-        self.count = 0
+        super().__init__()
         self.call = ""  # the line of the outermost call that is being written out
-
-    def new(self) -> int:
-        self.count += 1
-        return self.count - 1
-
-    def constant(self, value: jax.Array) -> int:
-        key = self.new()
-        self.constants[key] = value
-        return key
 
     def inline(
         self, jaxpr: jax.core.Jaxpr, consts: Sequence[Any], inputs: Sequence[int]
@@ -215,35 +206,6 @@ class JaxLister:
         of whoever called it first.
         """
         return self.call or _line(equation)
-
-    def add(
-        self,
-        name: str,
-        run: Callable[..., Sequence[Any]],
-        inputs: Sequence[int],
-        real: Sequence[bool],
-        *,
-        rule: str = "",
-        needs: tuple[int, ...] = (),
-        elementwise: bool = False,
-        power: float = 1.0,
-        line: str = "",
-    ) -> list[int]:
-        outputs = [self.new() for _ in real]
-        step = Step(
-            name,
-            run,
-            tuple(inputs),
-            tuple(outputs),
-            tuple(real),
-            rule,
-            needs,
-            elementwise,
-            power,
-            line,
-        )
-        self.steps.append(step)
-        return outputs
 
     def _plain(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         primitive, params, name = equation.primitive, equation.params, equation.primitive.name

@@ -50,29 +50,17 @@ class ReaderOfRows:
     has_unknown: bool
     picked: list[int]
 
-    def __init__(self, program: Kernels, outcome: Outcome, n_actions: int | None) -> None:
-        self.program, self.outcome, self.n_actions = program, outcome, n_actions
-        self.listing = program.listing(
-            self._arguments, *program.example_values(), program.x, program.a
-        )
-        self.links = program.links()
+    def __init__(
+        self, program: Kernels, outcome: Outcome, listing: Listing, n_actions: int | None
+    ) -> None:
+        self.program, self.outcome, self.listing = program, outcome, listing
+        self.n_actions, self.links = n_actions, program.links()
         program.abstractly(lambda _, x, a: self.note(x, a))
 
     @property
     def wide(self) -> bool:
         """Whether a row has several edges in place of one predictor."""
-        return self.outcome.family == "Ordered"
-
-    def _arguments(self, *values: Array) -> list[Any]:
-        *sites, x, a = values
-        given = dict(zip((site.name for site in self.program.sites), sites))
-        found = self.outcome.arguments(self.program.bare(given, x, a))
-        return [
-            self.program.xp.broadcast_to(
-                self.program.as_float(v), (1, v.shape[-1]) if self.wide else (1,)
-            )
-            for v in found
-        ]
+        return is_wide(self.outcome)
 
     def read(self, x: Array, a: Array) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
@@ -180,14 +168,38 @@ class ReaderOfRows:
         return max(found) <= Level.AFFINE
 
 
+def is_wide(outcome: Outcome) -> bool:
+    return outcome.family == "Ordered"
+
+
+def arguments_of(program: Kernels, outcome: Outcome) -> Listing:
+    """The steps from sites, x (1, dx) and a (1,) to the arguments of a row's outcome."""
+
+    def arguments(*values: Array) -> list[Any]:
+        *sites, x, a = values
+        given = dict(zip((site.name for site in program.sites), sites))
+        found = outcome.arguments(program.bare(given, x, a))
+        wide = is_wide(outcome)
+        return [
+            program.xp.broadcast_to(program.as_float(v), (1, v.shape[-1]) if wide else (1,))
+            for v in found
+        ]
+
+    return program.listing(arguments, *program.example_values(), program.x, program.a)
+
+
 def seen_by_data(program: Kernels) -> Seen | Refusal:
     """Coordinates and predictor of a program, or why it has none."""
     kind = program.outcome_kind()
     obstacle = refused(program, kind)
     if obstacle is not None:
         return obstacle
+    outcome = OUTCOMES[kind]
     try:
-        return narrowest(lambda n: ReaderOfRows(program, OUTCOMES[kind], n), n_actions_of(program))
+        listing = arguments_of(program, outcome)
+        return narrowest(
+            lambda n: ReaderOfRows(program, outcome, listing, n), n_actions_of(program)
+        )
     except program.no_graph as error:
         return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
 

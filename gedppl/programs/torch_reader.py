@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from gedppl.numerics.arrays import namespace_of
 from gedppl.programs.links import Table
 from gedppl.programs.row_reading import recognised
-from gedppl.programs.values import Listing, Step
+from gedppl.programs.values import Lister, Listing
 
 _MOVES = (
     *(
@@ -209,36 +209,32 @@ def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> List
     return TorchLister(module).listing()
 
 
-class TorchLister:
+class TorchLister(Lister):
+    """A graph's nodes as steps. Every tensor among a node's arguments is an operand, and so are
+    numbers where a link may be written with them (`_WITH_NUMBERS`); all other arguments stay in the
+    step's `run`.
+    """
+
     def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__()
         self.module = module
-        self.steps: list[Step] = []
-        self.constants: dict[int, Any] = {}
         self.keys: dict[Any, int] = {}
-        self.several: dict[Any, tuple[int, ...]] = {}  # a node with several results
-        self.count = 0
+        self.several: dict[Any, list[int]] = {}  # a node with several results
 
     def listing(self) -> Listing:
         inputs: list[int] = []
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
-                inputs.append(self._name(node))
+                self.keys[node] = self.new()
+                inputs.append(self.keys[node])
             elif node.op == "get_attr":
-                self.constants[self._name(node)] = getattr(self.module, node.target)
+                self.keys[node] = self.constant(getattr(self.module, node.target))
             elif node.op == "call_function":
                 self._write(node)
             elif node.op == "output":
                 outputs = [self.keys[part] for part in node.args[0]]
                 return Listing(tuple(self.steps), self.constants, tuple(inputs), tuple(outputs))
         raise AssertionError("a graph without output")
-
-    def _new(self) -> int:
-        self.count += 1
-        return self.count - 1
-
-    def _name(self, node: torch.fx.Node) -> int:
-        key = self.keys[node] = self._new()
-        return key
 
     def _write(self, node: torch.fx.Node) -> None:
         name = (
@@ -272,7 +268,7 @@ class TorchLister:
                     for part in nodes
                 ]
             )
-            self.constants[self._name(node)] = target(*_filled(args, like), **_filled(kwargs, like))
+            self.keys[node] = self.constant(target(*_filled(args, like), **_filled(kwargs, like)))
             return
 
         metas = node.meta["val"]
@@ -284,11 +280,6 @@ class TorchLister:
             return tuple(found) if several else (found,)
 
         real = tuple(meta.dtype.is_floating_point for meta in (metas if several else (metas,)))
-        outputs = tuple(self._new() for _ in real)
-        if several:
-            self.several[node] = outputs
-        else:
-            self.keys[node] = outputs[0]
         rule, needs = self._rule(name, node, nodes)
         numbers = (
             []
@@ -300,16 +291,27 @@ class TorchLister:
             rule, power = "power", float(numbers[0])
         elementwise = name in _ELEMENTWISE and not (name in _WITH_NUMBERS and kwargs)
         full = f"{name}{numbers}" if numbers and elementwise else name
-        keys = tuple(self.keys[part] for part in nodes)
-        self.steps.append(
-            Step(full, run, keys, outputs, real, rule, needs, elementwise, power, _line(node))
+        outputs = self.add(
+            full,
+            run,
+            [self.keys[part] for part in nodes],
+            real,
+            rule=rule,
+            needs=needs,
+            elementwise=elementwise,
+            power=power,
+            line=_line(node),
         )
+        if several:
+            self.several[node] = outputs
+        else:
+            self.keys[node] = outputs[0]
 
     def _number(self, value: float) -> _Number:
         number = _Number(
             torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
         )
-        self.constants[self._name(number)] = number.value
+        self.keys[number] = self.constant(number.value)
         return number
 
     def _overwrite(self, node: torch.fx.Node) -> None:
@@ -319,62 +321,31 @@ class TorchLister:
             source = self._number(source)
         old, new = node.args[0].meta["val"], source.meta["val"]
         shape, dtype = tuple(old.shape), old.dtype
-        kept = (
-            new.dtype.is_floating_point
-            and dtype.is_floating_point
-            and dtype.itemsize >= new.dtype.itemsize
-        )
-        key, out, rule = self.keys[source], self._name(node), "move" if kept else ""
-        real = (dtype.is_floating_point,)
-        self.steps.append(
-            Step(
-                "copy",
-                lambda v: (v.expand(shape).to(dtype),),
-                (key,),
-                (out,),
-                real,
-                rule,
-                line=_line(node),
-            )
+        (self.keys[node],) = self.add(
+            "copy",
+            lambda v: (v.expand(shape).to(dtype),),
+            [self.keys[source]],
+            [dtype.is_floating_point],
+            rule="move" if _keeps(new.dtype, dtype) else "",
+            line=_line(node),
         )
 
     def _add_product(self, node: torch.fx.Node) -> None:
         """bias + left @ right, in two steps."""
         bias, left, right = (self.keys[part] for part in node.args)
-        product, total, line = self._new(), self._name(node), _line(node)
-        self.steps.append(
-            Step(
-                "mm",
-                lambda u, v: (u @ v,),
-                (left, right),
-                (product,),
-                (True,),
-                "contract",
-                line=line,
-            )
+        line = _line(node)
+        (product,) = self.add(
+            "mm", lambda u, v: (u @ v,), [left, right], [True], rule="contract", line=line
         )
-        self.steps.append(
-            Step(
-                "add",
-                lambda u, v: (u + v,),
-                (bias, product),
-                (total,),
-                (True,),
-                "linear",
-                line=line,
-            )
+        (self.keys[node],) = self.add(
+            "add", lambda u, v: (u + v,), [bias, product], [True], rule="linear", line=line
         )
 
     @staticmethod
     def _rule(name: str, node: torch.fx.Node, used: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """The rule and the inputs that say where, not what."""
         if name in ("_to_copy", "to") and len(used) == 1:
-            before, after = used[0].meta["val"].dtype, node.meta["val"].dtype
-            kept = (
-                before.is_floating_point
-                and after.is_floating_point
-                and after.itemsize >= before.itemsize
-            )
+            kept = _keeps(used[0].meta["val"].dtype, node.meta["val"].dtype)
             return ("move" if kept else ""), ()
         if name == "reciprocal":
             return "power", ()
@@ -387,6 +358,12 @@ class TorchLister:
         if name == "index_put":
             return "linear", tuple(range(1, len(used) - 1))
         return _RULES.get(name, ""), ()
+
+
+def _keeps(before: torch.dtype, after: torch.dtype) -> bool:
+    """Whether numbers of one type are the same numbers in another."""
+    real = before.is_floating_point and after.is_floating_point
+    return bool(real and after.itemsize >= before.itemsize)
 
 
 def _viewing(target: torch._ops.OpOverload, name: str) -> Any:

@@ -75,6 +75,45 @@ class Listing:
     outputs: tuple[int, ...]
 
 
+class Lister:
+    """Writes a listing: values are numbered in the order in which they come up."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.constants: dict[int, Array] = {}
+        self.count = 0
+
+    def new(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def constant(self, value: Array) -> int:
+        key = self.new()
+        self.constants[key] = value
+        return key
+
+    def add(
+        self,
+        name: str,
+        run: Callable[..., Sequence[Array]],
+        inputs: Sequence[int],
+        real: Sequence[bool],
+        *,
+        rule: str = "",
+        needs: tuple[int, ...] = (),
+        elementwise: bool = False,
+        power: float = 1.0,
+        line: str = "",
+    ) -> list[int]:
+        """One step more (see `Step`), with a value for each of `real`: their numbers."""
+        made = tuple(self.new() for _ in real)
+        given, kinds = tuple(inputs), tuple(real)
+        self.steps.append(
+            Step(name, run, given, made, kinds, rule, needs, elementwise, power, line)
+        )
+        return list(made)
+
+
 class Kind:
     """What the seven kinds of value below have in common."""
 
