@@ -4,6 +4,8 @@ mislead it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -478,3 +480,56 @@ def test_an_exact_safe_value_is_an_equation_in_what_the_data_see() -> None:
     decision = agent.ask(X[0])
     assert decision.certificate.guaranteed
     assert agent.cost_bounds(X[0])[1][0, 0] == pytest.approx(0.1)
+
+
+# what is handed to NumPy --------------------------------------------------------------------------
+
+
+def outside(w: Any) -> Any:
+    return torch.as_tensor(2.0 * w.detach().numpy())
+
+
+def shifted_outside(x, a, y=None):
+    w = weights_pyro(2)
+    pyro.sample("y", pd.LogNormal(w[0] * x[:, 0] + outside(w)[0] * x[:, 1], 0.3), obs=y)
+
+
+def columns_outside(x, a, y=None):
+    w = weights_pyro(2)
+    size = torch.as_tensor(np.exp(x[:, 0].numpy()))
+    pyro.sample("y", pd.Normal(w[0] * size + w[1], 0.3), obs=y)
+
+
+def scale_outside(x, a, y=None):
+    w = weights_pyro(2)
+    pyro.sample("y", pd.Normal(w[0] * x[:, 0], np.exp(np.asarray(w[1]))), obs=y)
+
+
+def table_outside(x, a, y=None):
+    """What no parameter or row is part of may come from NumPy."""
+    w = weights_pyro(2)
+    table = torch.as_tensor(np.exp(torch.tensor([0.0, 1.0]).numpy()))
+    pyro.sample("y", pd.Normal(w[a] * table[a], 0.3), obs=y)
+
+
+ROWS = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2
+
+
+@needs_pyro
+@pytest.mark.parametrize("model", [shifted_outside, columns_outside, scale_outside])
+def test_what_is_handed_to_numpy_is_refused(model) -> None:
+    with pytest.raises(ged.errors.ModelError, match=r"hands x, a or a parameter to NumPy.*torch"):
+        ged.density_class(model, example=ROWS)
+    ged.density_class(table_outside, example=ROWS)
+
+
+@needs_pyro
+def test_without_that_refusal_half_of_the_predictor_would_be_missing(monkeypatch) -> None:
+    """A graph holds what came back from NumPy as a constant: w0 x0 + 2 w0 x1 was read as w0 x0."""
+    from gedppl.programs.pyro import PyroProgram
+
+    monkeypatch.setattr(PyroProgram, "_check_stays_in_torch", lambda program: None)
+    cls = ged.density_class(shifted_outside, example=ROWS)
+    assert cls.exactness.startswith("exact")
+    value = cls.seen.predictor.features(*ROWS) @ cls.seen.from_theta(np.ones((1, 2)))[0]
+    np.testing.assert_allclose(value, ROWS[0][:, 0])  # instead of x0 + 2 x1

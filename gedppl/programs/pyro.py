@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 # told in place of zeros, to see whether a program looks at them
 OTHER_OUTCOMES = (1.0, -1e3, 1e3, 1e9)
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_LEAVES = ("numpy", "__array__")
 _WRITES = (
     "__setitem__",
     "__iadd__",
@@ -98,6 +99,8 @@ class _Swap(TorchFunctionMode):
         swapped = {key: self._swapped(value, widen) for key, value in (kwargs or {}).items()}
         if name == "one_hot":
             return _one_hot(*args, **swapped)
+        if name in _LEAVES:
+            return _outside(func, args, swapped)
         writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
         target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
         return func(*target, *self._swapped(args[len(target) :], widen), **swapped)
@@ -110,6 +113,17 @@ class _Swap(TorchFunctionMode):
         if type(value) in (tuple, list):
             return type(value)(self._swapped(part, widen) for part in value)
         return value
+
+
+def _outside(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A tensor as an array of NumPy's, which torch cannot follow any further."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as failure:
+        raise ModelError(
+            "the model hands x, a or a parameter to NumPy, where its graph ends: write "
+            "torch.as_tensor(table)[a] in place of numpy_table[a], and torch.exp in place of np.exp"
+        ) from failure
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -357,6 +371,7 @@ class PyroProgram(TorchKernels):
         self.has_cutpoints = may_cross(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self._check_outcome_use()
+        self._check_stays_in_torch()
         self.ranges.update(self._ranges_of_priors())
         found = [self.identify(assignment) for assignment in self.assignments]
         self.known_family, self.packaged = (
@@ -372,6 +387,24 @@ class PyroProgram(TorchKernels):
 
     def supports(self, observed: Distribution, y: torch.Tensor) -> Any:
         return observed.support.check(y)
+
+    def _check_stays_in_torch(self) -> None:
+        """Refuse a program that hands its rows or parameters to NumPy: what comes back is a
+        constant to whoever records or differentiates it, so that the predictor was read without it.
+        """
+        x, a = (np.repeat(part[None], 2, axis=0) for part in (self.x, self.a))
+
+        def prior(*args: torch.Tensor) -> torch.Tensor:
+            return self.as_float(self._filled(*args).log_prior)
+
+        try:
+            with LOCK:
+                torch.func.vmap(prior)(*map(as_tensor, (settings(self.dim)[1:], x, a)))
+        except ModelError:
+            raise
+        except (RuntimeError, NotImplementedError, ValueError):
+            # it decides by its values, or has no vectorised form: then it is not recorded
+            return
 
     def _ranges_of_priors(self) -> dict[str, tuple[float, float, bool]]:
         """The supports of sample sites, as far as no other site sets them: an end that theta moves
