@@ -229,8 +229,12 @@ class Density:
 
     def draw_samples(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """NumPy draws of this shape (whose last axes are the batch) from a generator; the
-        arguments must be NumPy's.
+        arguments must be NumPy's, or those of a distribution that only its PPL knows.
         """
+        if self.family == "External":
+            size = shape[: len(shape) - len(self.batch_shape)]
+            drawn = self.sample(int(rng.integers(1 << 31)), int(np.prod(size)))
+            return drawn.reshape(*shape, *self.event_shape)
         if self.family == "Independent":
             base = self.args["base"]
             found: np.ndarray = base.draw_samples(

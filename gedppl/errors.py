@@ -29,6 +29,12 @@ class ModelError(InputError):
     """The probabilistic program cannot serve as a density class."""
 
 
+class OneSettingError(ModelError):
+    """Densities of several parameter settings were asked for of an outcome whose distribution only
+    the PPL knows: those come one setting at a time.
+    """
+
+
 class BackendNotFoundError(ModelError):
     """The function is neither a NumPyro nor a Pyro program, or that package is missing."""
 

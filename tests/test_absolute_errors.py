@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gedppl.learning import absolute_errors as laplace
 from gedppl.learning import reach
 from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.programs.contract import LinearPredictor
@@ -51,11 +52,11 @@ KINDS = ["plain", "arms", "two of three", "units", "scales", "ties"]
 def test_the_bound_is_that_of_the_linear_program(kind: str) -> None:
     chosen, phi = a_set(kind)
     both = np.vstack([phi[:5], -phi[:5]])
-    bound, at, near = reach.farthest_within_errors(chosen, both)
+    bound, at, near = laplace.farthest_within_errors(chosen, both)
     assert near.all()
     centre = both @ chosen.region.centre
     for form, found, member, middle in zip(both, bound, at, centre):
-        theirs = reach.absolute_errors(chosen, form, OPEN)[0]
+        theirs = laplace.absolute_errors(chosen, form, OPEN)[0]
         assert found - middle == pytest.approx(theirs - middle, rel=1e-6)
         assert found >= theirs - 1e-7 * (theirs - middle)
         assert form @ member == pytest.approx(found, rel=1e-8, abs=1e-8 * (found - middle))
@@ -65,19 +66,19 @@ def test_the_bound_is_that_of_the_linear_program(kind: str) -> None:
 def test_a_bound_is_one_however_early_the_search_ends(kind: str, monkeypatch) -> None:
     """What is returned is a dual value: no member goes beyond it after any number of steps."""
     chosen, phi = a_set(kind)
-    theirs = np.array([reach.absolute_errors(chosen, form, OPEN)[0] for form in phi[:4]])
+    theirs = np.array([laplace.absolute_errors(chosen, form, OPEN)[0] for form in phi[:4]])
     for steps in (1, 2, 4, 8):
-        monkeypatch.setattr(reach, "ERROR_STEPS", steps)
-        bound, _, _ = reach.farthest_within_errors(chosen, phi[:4])
+        monkeypatch.setattr(laplace, "ERROR_STEPS", steps)
+        bound, _, _ = laplace.farthest_within_errors(chosen, phi[:4])
         assert (bound >= theirs - 1e-7 * (1 + np.abs(theirs))).all()
-    monkeypatch.setattr(reach, "ERROR_STEPS", 1)
-    assert not reach.farthest_within_errors(chosen, phi[:4])[2].any()
+    monkeypatch.setattr(laplace, "ERROR_STEPS", 1)
+    assert not laplace.farthest_within_errors(chosen, phi[:4])[2].any()
 
 
 def test_a_box_that_cuts_the_set_counts() -> None:
     """Beyond its box a member does not count: without the question the bound would be wider."""
     chosen, phi = a_set("plain")
-    free, at, _ = reach.farthest_within_errors(chosen, phi[:1])
+    free, at, _ = laplace.farthest_within_errors(chosen, phi[:1])
     middle = chosen.region.centre
     box = (
         np.minimum(at[0], middle) * 0.5 + 0.5 * middle,
@@ -86,14 +87,14 @@ def test_a_box_that_cuts_the_set_counts() -> None:
     value, theta, solved = np.full(1, np.inf), np.zeros((1, 3)), np.zeros(1, bool)
     reach._solve_errors(chosen, np.array([0]), solved, phi[:1], value, theta, box)
     assert solved[0]
-    assert value[0] == pytest.approx(reach.absolute_errors(chosen, phi[0], box)[0], rel=1e-9)
+    assert value[0] == pytest.approx(laplace.absolute_errors(chosen, phi[0], box)[0], rel=1e-9)
     assert value[0] < free[0] - 1e-3 * (free[0] - phi[0] @ middle)
 
 
 def test_a_system_without_a_solution_leaves_a_valid_bound(monkeypatch) -> None:
     """Whatever multipliers the method ends with, they bound the form from above."""
     chosen, phi = a_set("plain")
-    exact, _, _ = reach.farthest_within_errors(chosen, phi[:4])
+    exact, _, _ = laplace.farthest_within_errors(chosen, phi[:4])
     solve, asked = np.linalg.solve, []
 
     def singular(system, side):
@@ -103,7 +104,7 @@ def test_a_system_without_a_solution_leaves_a_valid_bound(monkeypatch) -> None:
         return solve(system, side)
 
     monkeypatch.setattr(np.linalg, "solve", singular)
-    bound, _, near = reach.farthest_within_errors(chosen, phi[:4])
+    bound, _, near = laplace.farthest_within_errors(chosen, phi[:4])
     assert len(asked) == 4
     assert np.isfinite(bound).all()
     assert (bound >= exact - 1e-9).all()

@@ -38,6 +38,7 @@ RowTerms = Callable[[np.ndarray, np.ndarray, Fixed], Terms]
 
 LOG_2PI = float(np.log(2 * np.pi))
 LARGEST_EXPONENT = 700.0
+FAR_OUT, FLAT = 300.0, 1e-100  # an eta beyond which a slope that goes to zero is below this
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,19 @@ class OnePredictor:
         """Where eta gives a density; a predictor that rounding puts at 1 + 1e-16 is at 1."""
         low, high = self.domain
         return (eta >= low - 1e-12) & (eta <= high + 1e-12)
+
+    def ends(self, y: np.ndarray, fixed: Fixed) -> Terms:
+        """The terms where eta is far down and where it is far up, (2, n) each."""
+        with np.errstate(all="ignore"):
+            found = self.terms(np.full((2, len(y)), [[-FAR_OUT], [FAR_OUT]]), y, fixed)
+        return found[0], np.broadcast_to(found[1], (2, len(y))), found[2]
+
+    def flat_ends(self, y: np.ndarray, fixed: Fixed) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each row's log-density tends to a value, instead of falling for ever, as eta goes
+        down, and as it goes up; (n,) each.
+        """
+        down, up = np.abs(self.ends(y, fixed)[1]) <= FLAT
+        return down, up
 
 
 def _times(count: np.ndarray, value: np.ndarray) -> np.ndarray:

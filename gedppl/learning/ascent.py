@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gedppl.errors import FamilyError
 from gedppl.functionals import mean
 from gedppl.learning.program_sets import HAIR, Plausible, Region, walk
 
@@ -587,7 +588,10 @@ def _flat_and_unseen(
     if not (chosen.unseen.any and flat.any()):
         return np.zeros(len(a), bool)
     centre = np.broadcast_to(chosen.region.centre, (len(a), learner.cls.dim))
-    grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
-    # a family without a mean counts as moved
+    try:
+        grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
+    except FamilyError:
+        return flat
+    # a family without a mean, or whose mean nobody knows, counts as moved
     found: np.ndarray = flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))
     return found

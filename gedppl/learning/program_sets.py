@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, singledispatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from gedppl.learning.fits import RANK_TOLERANCE, decrement, symmetric, units
-from gedppl.learning.likelihoods import TOP, Likelihood
+from gedppl.learning.likelihoods import TOP, Likelihood, PredictorLikelihood
+from gedppl.learning.ordered import OrderedLikelihood
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
 from gedppl.rows import Kept
@@ -545,3 +546,33 @@ def _outside_if_nan(slack: np.ndarray) -> np.ndarray:
 
 
 # what a rule may look at --------------------------------------------------------------------------
+
+
+# moves of the parameters that a likelihood does not stop ------------------------------------------
+
+Ways = tuple[np.ndarray, np.ndarray]
+
+
+@singledispatch
+def ways_of(data: Likelihood) -> Ways | None:
+    """The moves d along which the likelihood does not fall without end are those with kept @ d = 0,
+    (k, D), and halves @ d <= 0, (g, D); it depends on nothing but these. None where that is not
+    known.
+    """
+    return None
+
+
+@ways_of.register
+def _(data: PredictorLikelihood) -> Ways:
+    if data.table is None:
+        return np.zeros((0, data.dim)), np.zeros((0, data.dim))
+    down, up = data.family.flat_ends(data.table.y, data.fixed())
+    kept = data.features[~up & ~down]
+    return kept, np.vstack([data.features[down & ~up], -data.features[up & ~down]])
+
+
+@ways_of.register
+def _(data: OrderedLikelihood) -> Ways:
+    """The edge above an outcome may go up, and the one below it down."""
+    lower, upper = (side[:, : data.dim] for side in (data.intervals.lower, data.intervals.upper))
+    return np.zeros((0, data.dim)), np.vstack([lower, -upper])

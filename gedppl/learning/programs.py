@@ -464,17 +464,13 @@ class ProgramLearner:
         return learners.mixed_log_density(mixed.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return learners.have_cdfs(
-            [
-                self.density_at(
-                    np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64)
-                )
-            ]
-        )
+        # one setting, because of a distribution that only its PPL knows there is no batch
+        theta = np.asarray(self.cls.initial, float)
+        return learners.have_cdfs([self.density_at(theta, x, np.zeros(len(x), np.int64))])
 
     def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
-        """Densities (M, n) at theta (M, D); where there is a linear predictor, without the
-        program.
+        """Densities (M, n) at theta (M, D), or (n,) at one; where there is a linear predictor,
+        without the program.
         """
         return self.data.density_of(self.cls, theta, x, a)
 

@@ -7,18 +7,21 @@ Axis letters: m linear forms, D flat parameters, S sets; M intervals, n rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, eye_array, hstack
+from scipy.optimize import nnls
 
 from gedppl.density import Density
 from gedppl.functionals import Functional
+from gedppl.learning.absolute_errors import absolute_errors, farthest_within_errors
 from gedppl.learning.learner import price_of_wall
-from gedppl.learning.likelihoods import PredictorLikelihood
-from gedppl.learning.program_sets import Plausible, extremes
-from gedppl.learning.walls import GAP, Box, behind, farthest_inside
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
+from gedppl.learning.program_sets import Plausible, Ways, extremes, plausible, ways_of
+from gedppl.learning.walls import Box, Walls, behind, farthest_inside
 from gedppl.programs.contract import DensityClass
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
 
 
+FIRST_STEPS, MOST_STEPS = 12, 60  # before and after it is asked whether there is an end
 MAX_CELLS = 4_000_000  # problems x rows held at once
 SEARCHED = (
     "the functional is not monotone in the Normal's loc: its range was searched on a grid of at "
@@ -137,19 +141,36 @@ def _solve(
             for part in _in_parts(mine, chosen.data.n):
                 _solve_errors(chosen, part, solved, both, value, theta, box)
             continue
-        cheap = chosen.data.n * both.shape[1] ** 2 <= 100_000
-        for part in _in_parts(mine, chosen.data.n):
-            found = extremes(chosen.region, both[part], own_metric=cheap)
-            better = found.settled & (found.value < value[part])
-            value[part] = np.where(better, found.value, value[part])
-            theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
-            solved[part] = found.settled
+        _settle(chosen, mine, FIRST_STEPS, both, value, theta, solved)
+        mine = mine[~solved[mine]]
+        if len(mine):
+            for fewer, those in concerned(chosen, box, both[mine]):
+                _settle(fewer, mine[those], MOST_STEPS, both, value, theta, solved)
     return solved
+
+
+def _settle(
+    chosen: Plausible,
+    forms: np.ndarray,
+    steps: int,
+    both: np.ndarray,
+    value: np.ndarray,
+    theta: np.ndarray,
+    solved: np.ndarray,
+) -> None:
+    """`_solve` for some forms of a smooth set, in at most so many steps."""
+    cheap = chosen.data.n * both.shape[1] ** 2 <= 100_000
+    for part in _in_parts(forms, chosen.data.n):
+        found = extremes(chosen.region, both[part], own_metric=cheap, steps=steps)
+        better = found.settled & (found.value < value[part])
+        value[part] = np.where(better, found.value, value[part])
+        theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
+        solved[part] = found.settled
 
 
 def _in_parts(forms: np.ndarray, n_rows: int) -> list[np.ndarray]:
     most = max(1, MAX_CELLS // max(n_rows, 1))
-    return np.array_split(forms, -(-len(forms) // most))
+    return np.array_split(forms, max(1, -(-len(forms) // most)))
 
 
 def _solve_errors(
@@ -191,12 +212,16 @@ def _inside_walls(
         chosen, mine = sets[i], np.flatnonzero(use == i)
         if not (chosen.data.smooth and chosen.convex and (boxed or chosen.data.walled)):
             continue
-        walls, start = behind(chosen, box)
+        walls = behind(chosen, box)[0]
         again = mine[~solved[mine] | walls.broken(theta[mine])]
-        if start is None or not len(again):
-            continue
-        found, theta[again], _ = farthest_inside(chosen, walls, both[again], start)
-        value[again] = np.minimum(value[again], found)
+        for fewer, those in concerned(chosen, box, both[again]):
+            walls, start = behind(fewer, box)
+            part, ways = again[those], endless(fewer, box)
+            if ways is not None:
+                part = part[~ways.somewhere(both[part])]
+            if start is not None and len(part):
+                found, theta[part], _ = farthest_inside(fewer, walls, both[part], start)
+                value[part] = np.minimum(value[part], found)
 
 
 def declared_box(cls: DensityClass, dim: int) -> Box:
@@ -209,146 +234,6 @@ def declared_box(cls: DensityClass, dim: int) -> Box:
                 np.broadcast_to(side, site.shape).ravel() for side in limit
             )
     return low, high
-
-
-# ==================================================================================================
-# A Laplace's set {v : sum_i |z_i(v)| <= R}, z = t - Phi v the errors in units of their scales.
-#
-#     max phi'v over the set  =  min t'lambda + mu R over Phi'lambda = phi, |lambda_i| <= mu
-#
-# by a primal-dual interior-point method for all forms at once, from a feasible start. Whatever
-# lambda it ends with, what is returned is the right side at it: for every member phi'v = lambda'(t
-# - z) <= t'lambda + mu R.
-#
-# Axis letters: M forms, n rows, r the rank of Phi, in whose singular vectors all is computed.
-# ==================================================================================================
-
-ERROR_STEPS = 60
-SHARPER, SHARPEST = 10.0, 300.0  # how much smaller a gap each step aims at
-
-
-def farthest_within_errors(
-    chosen: Plausible, both: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Upper bounds of phi'v over a Laplace's set for phi (M, D) in the span of its rows, (M,); a
-    member that almost attains each (M, D); and whether the two meet (M,), up to a share of 1e-9.
-    """
-    data, centre = chosen.data, chosen.region.centre
-    assert isinstance(data, PredictorLikelihood)
-    assert data.table is not None
-    scale = data.fixed()["scale"]
-    error = (data.table.y - data.table.x[:, data.dim] - data.features @ centre) / scale
-    limit = float(np.sum(np.abs(error))) + chosen.region.kappa
-    unit = np.maximum(np.abs(data.features).max(axis=0), np.finfo(float).tiny)
-    left, sizes, right = np.linalg.svd(data.features / unit / scale[:, None], full_matrices=False)
-    rank = int(np.sum(sizes > 1e-10 * sizes.max(initial=0.0)))
-    basis, turn = left[:, :rank], (right[:rank] / sizes[:rank, None]) / unit  # v = centre + u turn
-    goal = both @ turn.T
-    bound, u = _within_errors(basis, error, limit, chosen.region.kappa, goal)
-    at = centre + u @ turn
-    gap = bound - np.sum(goal * u, axis=1)
-    return both @ centre + bound, at, gap <= GAP * np.maximum(bound, np.finfo(float).tiny)
-
-
-@np.errstate(all="ignore")  # where numbers run out, bound and member do not meet
-def _within_errors(
-    basis: np.ndarray, error: np.ndarray, limit: float, slack: float, goal: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """min error'lambda + mu limit, (M,), and the u (M, r) at which it is attained: errors are
-    error - basis u, with up - down = error - basis u and sum(up + down) + rest = limit.
-    """
-    (M, r), n = goal.shape, len(error)
-    u, best = np.zeros(goal.shape), np.full(M, np.inf)
-    share = 0.25 * slack / n
-    up, down = (np.tile(np.maximum(side, 0.0) + share, (M, 1)) for side in (error, -error))
-    rest = np.full(M, 0.5 * slack)
-    lam = goal @ basis.T
-    mu = 1.5 * np.abs(lam).max(axis=1) + np.finfo(float).tiny
-    pairs = (basis[:, :, None] * basis[:, None, :]).reshape(n, -1)
-    system, side, sharper = np.empty((M, r + 1, r + 1)), np.empty((M, r + 1)), SHARPER
-    for _ in range(ERROR_STEPS):
-        lam += (goal - lam @ basis) @ basis.T  # what rounding takes away
-        best = np.fmin(best, lam @ error + np.abs(lam).max(axis=1) * limit)
-        going = best - np.sum(goal * u, axis=1) > 0.1 * GAP * best
-        if not going.any():
-            break
-        over, under = mu[:, None] + lam, mu[:, None] - lam  # the multipliers of up and down
-        aim = (np.sum(up * over + down * under, axis=1) + rest * mu) / (sharper * (2 * n + 1))
-        tall, deep = up / over, down / under
-        whole, odd = tall + deep, tall - deep
-        weight, lean = 1.0 / whole, odd / whole
-        # where each would have to be for its product with its multiplier to be the aim
-        off_up, off_down = aim[:, None] / over - up, aim[:, None] / under - down
-        off_rest = aim / mu - rest
-        missing = error - u @ basis.T - up + down - off_up + off_down
-        system[:, :-1, :-1] = (weight @ pairs).reshape(M, r, r)
-        system[:, -1, :-1] = lean @ basis
-        system[:, :-1, -1] = -system[:, -1, :-1]
-        system[:, -1, -1] = np.sum(whole - odd * lean, axis=1) + rest / mu
-        side[:, :-1] = (weight * missing) @ basis
-        side[:, -1] = np.sum(up + down + off_up + off_down + lean * missing, axis=1)
-        side[:, -1] += rest + off_rest - limit
-        try:
-            step = np.linalg.solve(system, side[..., None])[..., 0]
-        except np.linalg.LinAlgError:
-            break
-        du, dmu = step[:, :-1], step[:, -1:]
-        dlam = -weight * (missing - du @ basis.T + odd * dmu)
-        dup, ddown = off_up - tall * (dmu + dlam), off_down - deep * (dmu - dlam)
-        drest = off_rest - rest / mu * dmu[:, 0]
-        # a form that is done stays where it is
-        primal = going * np.minimum(
-            np.minimum(_room(up, dup), _room(down, ddown)), _room(rest[:, None], drest[:, None])
-        )
-        dual = going * np.minimum(_room(over, dmu + dlam), _room(under, dmu - dlam))
-        u, up, down = (
-            old + primal[:, None] * change for old, change in ((u, du), (up, dup), (down, ddown))
-        )
-        rest, lam, mu = rest + primal * drest, lam + dual[:, None] * dlam, mu + dual * dmu[:, 0]
-        full = np.minimum(primal, dual)[going].min() > 0.9
-        sharper = SHARPEST if full else SHARPER  # near the end
-    return best, u
-
-
-def _room(value: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """How much of a step, at most one, leaves positive numbers (M, k) positive: (M,)."""
-    found: np.ndarray = np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
-    return found
-
-
-def absolute_errors(
-    chosen: Plausible, phi: np.ndarray, box: Box
-) -> tuple[float, np.ndarray] | None:
-    """max phi'v over {v in the box : sum_i |y_i - eta_i(v)| / scale_i <= R}, a Laplace's set, and
-    where; None if open.
-
-    A linear program: eta_i + up_i - down_i = y_i with up, down >= 0.
-    """
-    data = chosen.data
-    assert isinstance(data, PredictorLikelihood)
-    assert data.table is not None
-    n, D = data.n, data.dim
-    scale, target = data.fixed()["scale"], data.table.y - data.table.x[:, D]
-    centre = chosen.region.centre
-    left = np.sum(np.abs(target - data.features @ centre) / scale) + chosen.region.kappa
-    # of the errors, so that the solver's tolerances are in units of the noise
-    unit = float(np.median(scale))
-    # of each column, for the same reason
-    width = np.maximum(np.abs(data.features).max(axis=0), np.finfo(float).tiny)
-    errors = eye_array(n)
-    found = linprog(
-        np.concatenate([-phi / width, np.zeros(2 * n)]),
-        A_ub=np.concatenate([np.zeros(D), unit / scale, unit / scale])[None],
-        b_ub=[left],
-        A_eq=hstack([csr_array(data.features / width), errors, -errors], format="csr"),
-        b_eq=target / unit,
-        bounds=[*zip(*(side * width / unit for side in box)), *[(0, None)] * (2 * n)],
-        method="highs",
-    )
-    if found.status != 0:
-        return None
-    theta = found.x[:D] / width * unit
-    return float(phi @ theta), theta
 
 
 def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
@@ -550,3 +435,145 @@ def beyond_range(found: Bounds, functional: Functional) -> tuple[np.ndarray, np.
         np.where(np.isfinite(found.free_lower) & (over > slack), over, -np.inf),
         np.where(np.isfinite(found.free_upper) & (under > slack), under, -np.inf),
     )
+
+
+# ==================================================================================================
+# Linear forms that grow without end over a convex likelihood set: told apart before anything is
+# solved, because a solver finds out only by running far off, where numbers run out.
+#
+# A log-density that is concave in its predictor falls without end as the predictor goes one way, or
+# tends to a value: that of a success, of no event. The likelihood keeps on being plausible along d
+# exactly if no row's falls without end. With N a basis of the moves that leave alone the predictors
+# that must stay, and G the half-spaces of the others and of the walls,
+#
+#     phi'd > 0 for some d = N u with G N u <= 0    <=>    N'phi projected on that cone is not zero,
+#
+# and that projection is what non-negative least squares leave of N'phi (Moreau). Calling a form
+# endless is always valid: its end is then the functional's range.
+#
+# A coordinate that may go up or down for ever, and is not in the form, goes there: that gives its
+# rows all that they can have, so that the other rows have the rest of the slack, and the form's end
+# is theirs (a patient without events has no say about others). No solver would get there.
+#
+# Axis letters: M forms, D parameters, n rows, g half-spaces, r moves.
+# ==================================================================================================
+
+NOTHING = 1e-9  # share of a form's size that is rounding
+LEFT = 1e-7  # and that least squares must leave of it
+MOST_HALVES = 400  # half-spaces beyond which least squares cost more than they save
+
+
+@dataclass(frozen=True)
+class Endless:
+    """The ways on which a set behind its walls has no end, in coordinates multiplied by `unit`."""
+
+    kept: np.ndarray  # (k, D)
+    halves: np.ndarray  # (g, D)
+    unit: np.ndarray  # (D,)
+    moved: np.ndarray  # (D,) coordinates without which rows can do: those that touch them
+
+    @classmethod
+    def of(cls, data: Likelihood, ways: Ways, normals: np.ndarray) -> Endless:
+        kept, halves = ways[0], np.vstack([ways[1], normals])
+        unit = np.abs(np.vstack([kept, halves])).max(axis=0, initial=0.0)
+        unit = np.where(unit > 0, unit, 1.0)
+        moved = np.any(np.vstack(ways) != 0, axis=0) & isinstance(data, PredictorLikelihood)
+        return cls(kept / unit, halves / unit, unit, moved)
+
+    @cached_property
+    def along_axes(self) -> np.ndarray:
+        """(2, D): whether a coordinate may go up, and down, for ever."""
+        free = ~np.any(self.kept != 0, axis=0)
+        return np.array([free & np.all(s * self.halves <= 0, axis=0) for s in (1, -1)])
+
+    @cached_property
+    def moves(self) -> np.ndarray:
+        """(D, r), those that leave alone what must stay where it is."""
+        values, vectors = np.linalg.eigh(self.kept.T @ self.kept)
+        moves = vectors[:, values <= 1e-12 * max(float(values.max(initial=0.0)), 1.0)]
+        still = np.abs(self.kept @ moves).max(initial=0.0) <= NOTHING
+        found: np.ndarray = moves if still else moves[:, :0]
+        return found
+
+    @cached_property
+    def stops(self) -> np.ndarray | None:
+        """(r, g'), the half-spaces in terms of the moves; None if they are too many."""
+        lean = self.halves @ self.moves
+        lean = np.unique(lean[np.any(np.abs(lean) > NOTHING, axis=1)], axis=0)
+        return np.ascontiguousarray(lean.T) if len(lean) <= MOST_HALVES else None
+
+    def along(self, phi: np.ndarray) -> np.ndarray:
+        """Whether each form (M, D) grows along a coordinate for ever: (M,)."""
+        up, down = self.along_axes
+        found: np.ndarray = np.any((phi > 0) & up | (phi < 0) & down, axis=1)
+        return found
+
+    def somewhere(self, phi: np.ndarray) -> np.ndarray:
+        """Whether each form (M, D) grows for ever along any way, as far as that is found: (M,)."""
+        found = self.along(phi)
+        if self.stops is None:
+            return found
+        goal, size = phi / self.unit @ self.moves, np.linalg.norm(phi / self.unit, axis=1)
+        for m in np.flatnonzero(~found & (np.linalg.norm(goal, axis=1) > LEFT * size)):
+            try:
+                left = nnls(self.stops, goal[m])[1] if self.stops.size else size[m]
+            except RuntimeError:  # no answer within its steps
+                continue
+            found[m] = left > LEFT * size[m]
+        return found
+
+
+def concerned(
+    chosen: Plausible, box: Box, phi: np.ndarray
+) -> Iterator[tuple[Plausible, np.ndarray]]:
+    """For forms phi (M, D) the rows that have to do with them: smaller sets, each with the numbers
+    of its forms. Forms that grow along a coordinate for ever are in none.
+    """
+    ways = endless(chosen, box)
+    if ways is None:
+        yield chosen, np.arange(len(phi))
+        return
+    left = np.flatnonzero(~ways.along(phi))
+    idle = ways.along_axes.any(axis=0) & ways.moved & (phi[left] == 0)
+    for alike in np.unique(idle, axis=0):
+        mine = left[(idle == alike).all(axis=1)]
+        if not alike.any():
+            yield chosen, mine
+            continue
+        smaller: Plausible = chosen.behind_walls.get(
+            "without", (alike,), partial(without, chosen, alike)
+        )
+        for fewer, part in concerned(smaller, box, phi[mine]):
+            yield fewer, mine[part]
+
+
+def without(chosen: Plausible, idle: np.ndarray) -> Plausible:
+    """The set of the rows that do not depend on idle coordinates (D,), the others taken to be as
+    likely as they can be.
+    """
+    data = chosen.data
+    assert isinstance(data, PredictorLikelihood)
+    assert data.table is not None
+    assert chosen.threshold is not None
+    gone = np.any(data.features[:, idle] != 0, axis=1)
+    fixed = {name: value[gone] for name, value in data.fixed().items()}
+    ends = data.family.ends(data.table.y[gone], fixed)[0]
+    weight = np.ones(data.n) if data.weights is None else data.weights
+    given = float(np.nanmax(ends, axis=0) @ weight[gone])
+    rest = data.weighted(np.where(gone, 0.0, weight))
+    return plausible(rest, chosen.start, chosen.region.centre, chosen.threshold - given)
+
+
+def endless(chosen: Plausible, box: Box) -> Endless | None:
+    """A set's endless ways behind its walls, found once for each set; None where its likelihood
+    says nothing of them.
+    """
+
+    def find() -> Endless | None:
+        ways = ways_of(chosen.data) if chosen.convex and chosen.threshold is not None else None
+        walled = chosen.data.walled or np.isfinite(box).any()
+        normals = Walls.of(*box, chosen.data).normals if walled else np.zeros((0, len(box[0])))
+        return None if ways is None else Endless.of(chosen.data, ways, normals)
+
+    found: Endless | None = chosen.behind_walls.get("endless", box, find)
+    return found

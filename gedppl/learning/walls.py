@@ -25,15 +25,17 @@ import numpy as np
 from scipy.optimize import linprog
 
 from gedppl.learning.likelihoods import Likelihood
-from gedppl.learning.program_sets import Plausible
+from gedppl.learning.program_sets import Plausible, ways_of
 
 SHARPER, SHARPEST = 4.0, 100.0  # how much smaller a gap a step aims at, also after a full step
 GAP = 1e-9  # share of the way gone, and of the form's size for the residual: near enough
 STEPS = 80
 FIRST_GROWTH = 20.0  # of the slack's weight against the walls', in search of a first member
 NEARNESS = 1e-3  # what a step costs, in room to the walls, in search of a point inside
-HALVINGS = 50  # of a step, until it helps
+HALVINGS = 30  # of a step, until it helps
+LOOKS = 100  # at points, for a form; one that is bounded far out, where all is flat, may need many
 FARTHEST = 1e8  # standard errors: a form that goes on like this has no end
+HELD = 1e-10  # of what rows depend on most: the least that is not rounding
 
 Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
 
@@ -110,11 +112,11 @@ class _Look:
 
 @dataclass(frozen=True)
 class _Inside:
-    """The set behind its walls, in coordinates divided by `unit`."""
+    """The set behind its walls, in coordinates u: v = v0 + turn u."""
 
     chosen: Plausible
     walls: Walls
-    unit: np.ndarray
+    turn: np.ndarray  # (D, r)
 
     @classmethod
     def of(cls, chosen: Plausible, walls: Walls) -> _Inside:
@@ -129,19 +131,37 @@ class _Inside:
             out=np.zeros_like(walls.normals),
             where=span[:, None] > 0,
         )
-        return cls(
-            chosen, walls, 1.0 / np.sqrt(np.maximum(known + np.sum(lean**2, axis=0), 1e-300))
-        )
+        unit = 1.0 / np.sqrt(np.maximum(known + np.sum(lean**2, axis=0), 1e-300))
+        return cls(chosen, walls, np.diag(unit))
+
+    def narrowed(self, phi: np.ndarray) -> _Inside:
+        """Only walls that have to do with forms phi (M, D) or with rows, and no moves that none of
+        these depends on: nothing holds them, so that steps along them would be rounding, as large
+        as you like.
+        """
+        near = self.walls.near(np.vstack([phi, self.chosen.touched]))
+        rows = np.vstack([directions(self.chosen), near.normals, phi])
+        column = np.abs(rows).max(axis=0)
+        used = column > 0
+        rows = rows[:, used] / column[used]
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+        _, sizes, held = np.linalg.svd(rows, full_matrices=False)
+        held = held[sizes > HELD * sizes[0]]
+        turn = self.turn[:, used]
+        if len(held) < len(held.T):
+            unit = np.diag(self.turn)[used]
+            turn = turn @ np.linalg.qr((held / (column[used] * unit)).T)[0]
+        return _Inside(self.chosen, near, turn)
 
     @cached_property
     def lean(self) -> np.ndarray:
-        """The walls' normals in these coordinates, (w, D)."""
-        found: np.ndarray = self.walls.normals * self.unit
+        """The walls' normals in these coordinates, (w, r)."""
+        found: np.ndarray = self.walls.normals @ self.turn
         return found
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """(w, D D)"""
+        """(w, r r)"""
         lean = self.lean
         found: np.ndarray = (lean[:, :, None] * lean[:, None, :]).reshape(len(lean), -1)
         return found
@@ -155,7 +175,7 @@ class _Inside:
         """At v (M, D), in these coordinates; and where that is inside the walls and a number."""
         with np.errstate(all="ignore"):
             slack, grad, information = self.chosen.region.parabola(v)
-            seen = _Look(slack, grad * self.unit, information * np.outer(self.unit, self.unit))
+            seen = _Look(slack, grad @ self.turn, self.turn.T @ information @ self.turn)
             known = np.isfinite(slack + grad.sum(axis=1) + information.sum(axis=(1, 2)))
         return seen, known & (self.room(v).min(axis=1, initial=np.inf) > 0)
 
@@ -175,7 +195,7 @@ class _Inside:
             if not np.isfinite(gain) or gain < 1e-10:
                 break
             for share in 0.5 ** np.arange(40.0):
-                move = share * self.unit * step
+                move = share * self.turn @ step
                 there, inside = self.look((v + move)[None])
                 if not inside[0]:
                     continue
@@ -190,6 +210,21 @@ class _Inside:
         return v, bool(ok[0] and seen.slack[0] > 0)
 
 
+def directions(chosen: Plausible) -> np.ndarray:
+    """Forms (k, D) such that the likelihood depends on nothing else; found once for each set."""
+
+    def find() -> np.ndarray:
+        ways = ways_of(chosen.data)
+        rows = np.eye(len(chosen.region.centre)) if ways is None else np.vstack(ways)
+        if len(rows) <= rows.shape[1]:
+            return rows
+        found: np.ndarray = np.linalg.qr(rows)[1]
+        return found
+
+    kept: np.ndarray = chosen.behind_walls.get("directions", (), find)
+    return kept
+
+
 def _solved(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """(M, D, D), (M, D) -> (M, D)."""
     lift = 1e-13 * np.trace(curve, axis1=1, axis2=2)
@@ -202,7 +237,7 @@ def member_inside(chosen: Plausible, walls: Walls) -> np.ndarray | None:
     """A member of the set strictly inside the walls; None if none was found."""
     inside, v = _Inside.of(chosen, walls), chosen.region.centre
     if inside.room(v[None]).min() <= 0:
-        inner = walls.inner_point(v, inside.unit)
+        inner = walls.inner_point(v, np.diag(inside.turn))
         if inner is None:
             return None
         v = inner
@@ -240,15 +275,14 @@ def farthest_inside(
 
     start (D,): from `member_inside`.
     """
-    whole = _Inside.of(chosen, walls)
-    inside = _Inside(chosen, walls.near(np.vstack([phi, chosen.touched])), whole.unit)
-    unit, lean, pairs = inside.unit, inside.lean, inside.pairs
-    goal, M = phi * unit, len(phi)
+    inside = _Inside.of(chosen, walls).narrowed(phi)
+    turn, lean, pairs = inside.turn, inside.lean, inside.pairs
+    goal, M = phi @ turn, len(phi)
     size = np.linalg.norm(goal, axis=1)
-    v = np.tile(start, (M, 1))
+    v, u = np.tile(start, (M, 1)), np.zeros(goal.shape)
     seen, ok = inside.look(v)
-    bound = np.where(size == 0, 0.0, np.full(M, np.inf))
-    price, full = np.zeros(M), np.zeros(M, bool)
+    bound = np.where(size == 0, phi @ start, np.inf)
+    price, full, looks = np.zeros(M), np.zeros(M, bool), np.zeros(M, np.int64)
     going = np.flatnonzero((size > 0) & ok & (seen.slack > 0))
     free = np.column_stack([seen.slack, inside.room(v)])  # of the constraints, the set's own first
     with np.errstate(all="ignore"):
@@ -256,18 +290,19 @@ def farthest_inside(
     for _ in range(STEPS):
         if not len(going):
             break
-        at, there, lam, left = v[going], seen.only(going), duals[going], free[going]
+        at, there, lam, left = u[going], seen.only(going), duals[going], free[going]
         residual = goal[going] + lam[:, :1] * there.grad - lam[:, 1:] @ lean
         gap = np.sum(lam * left, axis=1)
-        gone = np.abs(np.sum(phi[going] * (at - start), axis=1))
-        far = np.linalg.norm((at - start) / unit, axis=1) > FARTHEST
+        gone = np.abs(np.sum(goal[going] * at, axis=1))
+        far = np.linalg.norm(at, axis=1) > FARTHEST
         unsolved = np.linalg.norm(residual, axis=1)
         done = (gap <= GAP * np.maximum(gone, GAP * size[going])) & (unsolved <= GAP * size[going])
         met = going[done & ~far]
         bound[met] = np.sum(phi[met] * v[met], axis=1) + gap[done & ~far]
         price[met] = duals[met, 0]
-        if (done | far).any():
-            going = going[~(done | far)]
+        ended = done | far | (looks[going] > LOOKS)
+        if ended.any():
+            going = going[~ended]
             continue
         aim = gap / (np.where(full[going], SHARPEST, SHARPER) * left.shape[1])
         ratio = lam / left
@@ -291,15 +326,19 @@ def farthest_inside(
             if not len(some):
                 break
             part = going[some]
-            trial = at[some] + share[some, None] * unit * step[some]
+            trial = at[some] + share[some, None] * step[some]
+            where = start + trial @ turn.T
             trial_duals = lam[some] + share[some, None] * change[some]
-            found, ok = inside.look(trial)
-            trial_free = np.column_stack([found.slack, inside.room(trial)])
+            found, ok = inside.look(where)
+            looks[part] += 1
+            trial_free = np.column_stack([found.slack, inside.room(where)])
             rest = goal[part] + trial_duals[:, :1] * found.grad - trial_duals[:, 1:] @ lean
             off = _off(rest, trial_duals, trial_free, aim[some])
             good = ok & (found.slack > 0) & (off <= (1 - 0.01 * share[some]) * before[some])
             to = part[good]
-            v[to], duals[to], free[to] = trial[good], trial_duals[good], trial_free[good]
+            u[to], v[to], duals[to], free[to] = (
+                new[good] for new in (trial, where, trial_duals, trial_free)
+            )
             seen.put(to, found.only(good))
             moved[some[good]], full[to] = True, share[some[good]] > 0.9
             share[some[~good]] *= 0.5

@@ -80,7 +80,8 @@ def external_draws(density: Density, size: int, seed: int) -> Array:
     if name == "jax":
         import jax
 
-        return distribution.sample(jax.random.PRNGKey(seed), (size,))
+        with jax.enable_x64(True):  # what the program's own arrays have
+            return distribution.sample(jax.random.PRNGKey(seed), (size,))
     if name == "torch":
         import torch
 

@@ -15,7 +15,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from gedppl.density import Density, nested_in
-from gedppl.errors import ModelError
+from gedppl.errors import ModelError, OneSettingError
 from gedppl.numerics.arrays import ArrayOf, namespace
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def external_density(
     itself, one setting at a time.
     """
     if not single:
-        raise ModelError(
+        raise OneSettingError(
             f"the outcome's distribution is known only to the PPL, so {len(theta)} settings cannot "
             "be one Density: ask for "
             "one setting at a time, or use log_likelihood and values, which take many"

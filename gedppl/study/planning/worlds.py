@@ -139,12 +139,23 @@ class ModelWorld:
     def _one(self, name: str, i: int, action: int, rng: np.random.Generator) -> Any:
         key = (name, i * self.problem.n_actions + action)
         if key not in self._rows:
-            self._rows[key] = self._densities[name][key[1]]
+            self._rows[key] = self._row(name, key[1])
         density = self._rows[key]
-        value = density.draw_samples(rng, ())
+        value = density.draw_samples(rng, density.batch_shape)
+        if density.batch_shape:
+            value = value[0]
         if self.noise != 1:
             value = np.asarray(density.mean) + self.noise * (value - np.asarray(density.mean))
         return value if density.event_shape else float(value)
+
+    def _row(self, name: str, row: int) -> Density:
+        """One row's density; of a distribution that only its PPL knows a batch of that row."""
+        whole = self._densities[name]
+        if whole.kind != "external":
+            return whole[row]
+        x, a = grid(self.contexts, self.problem.n_actions)
+        model = self.problem.streams[name]
+        return _density(model, self.truth[name], x[row : row + 1], a[row : row + 1])
 
 
 def make_world(

@@ -14,7 +14,7 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, total_variation
 from gedppl.divergences.leaves import in_numpy
-from gedppl.errors import ParameterError, SettingError, ShapeError
+from gedppl.errors import OneSettingError, ParameterError, SettingError, ShapeError
 from gedppl.programs.contract import DensityClass, MemberList
 
 DIVERGENCES = ("hellinger", "tv", "l2")
@@ -110,7 +110,11 @@ def member_densities(
 
     def parametric(cls: DensityClass) -> Density | list[Density]:
         cls.trace(x, a)
-        return in_numpy(cls.density_at(_thetas(cls, members, n_members, seed), x, a))
+        thetas = _thetas(cls, members, n_members, seed)
+        try:
+            return in_numpy(cls.density_at(thetas, x, a))
+        except OneSettingError:
+            return [in_numpy(cls.density_at(theta, x, a)) for theta in thetas]
 
     found: Density | list[Density] = cls.visit(finite, parametric)
     return found
