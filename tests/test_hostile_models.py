@@ -19,8 +19,8 @@ from numpyro.distributions import transforms as nt
 
 import gedppl as ged
 from gedppl.errors import ActionRangeError, ContextRangeError, ModelError, OutcomeUsedError
+from gedppl.programs import jax_operations, tracing
 from gedppl.programs import numpyro as numpyro_side
-from gedppl.programs import tracing
 from gedppl.programs.jax_kernels import JaxKernels
 from tests.optional_pyro import module, needs_pyro, pd, pyro, torch
 
@@ -339,6 +339,41 @@ def test_without_the_look_at_negative_indices_a_missing_level_would_be_the_last(
     known, unknown = agent.ask([2.0]), agent.ask([-1.0])
     assert unknown.certificate.guaranteed
     np.testing.assert_array_equal(unknown.policy, known.policy)
+
+
+def row_by_row(u, x, a):
+    return jax.lax.map(lambda row: u[row[0].astype(int)] * row[1], jnp.column_stack([x[:, 0], a]))
+
+
+def carried_along(u, x, a):
+    return jax.lax.scan(lambda state, level: (state, u[level.astype(int)]), 0.0, x[:, 0])[1] * a
+
+
+def in_a_branch(u, x, a):
+    return jax.lax.cond(u[0] > -9.0, lambda: u[by_code_n(x, a)], lambda: 0.0 * x[:, 0]) * a
+
+
+INSIDE = [row_by_row, carried_along, in_a_branch]
+
+
+def coded_inside(read: Any) -> Any:
+    def model(x, a, y=None):
+        u = numpyro.sample("u", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        numpyro.sample("y", nd.Normal(read(u, x, a), 0.3), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize("read", INSIDE)
+def test_a_missing_level_inside_a_loop_or_a_branch_is_refused(read, monkeypatch) -> None:
+    """A model that maps over its rows reads its table in the loop's body."""
+    agent = ged.GEDUCB(coded_problem(ged.density_class(coded_inside(read)), 5.0), guard=None)
+    agent.tell(agent.ask([1.0]).id, 0.0)
+    with pytest.raises(ContextRangeError, match="index -1 counts from the end"):
+        agent.ask([[2.0], [-1.0]])
+    monkeypatch.setattr(jax_operations, "_INSIDE", {})  # the control
+    blind = ged.density_class(coded_inside(read))
+    blind.trace(np.array([[2.0], [-1.0]]), np.array([1, 1]))
 
 
 def test_a_confidence_set_refuses_such_contexts_too() -> None:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from gedppl.programs.jax_reader import as_inside
 from gedppl.rows import MOST_CELLS, Parts, Slopes, unit_slopes
 
 if TYPE_CHECKING:
@@ -44,40 +45,92 @@ def lowest_indices(
     past any end afterwards.
     """
     closed = jax.make_jaxpr(function)(theta, x, a)
-    signs: list[tuple[jax.Array, jax.Array]] = []  # (i < 0, i)
     found: list[jax.Array] = []
-
-    def walk(jaxpr: jax.core.Jaxpr, consts: Sequence[Any], inputs: list[Any]) -> list[Any]:
-        known = dict(zip(jaxpr.constvars, ((value, False) for value in consts)))
-        known.update(zip(jaxpr.invars, inputs))
-
-        def read(atom: jax.core.Atom) -> Any:
-            return (atom.val, False) if hasattr(atom, "val") else known[atom]
-
-        for equation in jaxpr.eqns:
-            operands = [read(atom) for atom in equation.invars]
-            values, by_context = [value for value, _ in operands], any(by for _, by in operands)
-            name, inner = equation.primitive.name, equation.params.get("jaxpr")
-            if name in _CALLS:
-                part = getattr(inner, "jaxpr", inner)
-                results = walk(part, getattr(inner, "consts", ()), operands)
-            else:
-                bound = equation.primitive.get_bind_params(equation.params)
-                parts, params = bound if isinstance(bound, tuple) else ((), bound)  # before 0.10
-                out = equation.primitive.bind(*parts, *values, **params)
-                several = out if equation.primitive.multiple_results else [out]
-                results = [(one, by_context) for one in several]
-            if name == "lt" and by_context and jnp.issubdtype(values[0].dtype, jnp.integer):
-                signs.append((results[0][0], values[0]))
-            if name == "select_n" and any(
-                values[0] is sign and values[1] is index for sign, index in signs
-            ):
-                found.append(jnp.min(values[1]).astype(jnp.int64))
-            known.update(zip(equation.outvars, results))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    walk(closed.jaxpr, closed.consts, [(theta, False), (x, True), (a, False)])
+    _walk(closed.jaxpr, closed.consts, [(theta, False), (x, True), (a, False)], found)
     return jnp.stack(found) if found else jnp.zeros(0, jnp.int64)
+
+
+# a value, and whether contexts decide on it
+Looked = tuple[Any, bool]
+
+
+def _walk(
+    jaxpr: jax.core.Jaxpr, consts: Sequence[Any], inputs: Sequence[Looked], found: list[jax.Array]
+) -> list[Looked]:
+    """The results of a function at these inputs; its lowest indices are added to `found`."""
+    known = dict(zip(jaxpr.constvars, ((value, False) for value in consts)))
+    known.update(zip(jaxpr.invars, inputs))
+    signs: list[tuple[jax.Array, jax.Array]] = []  # (i < 0, i)
+
+    def read(atom: jax.core.Atom) -> Looked:
+        return (atom.val, False) if hasattr(atom, "val") else known[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        values, by_context = [value for value, _ in operands], any(by for _, by in operands)
+        name, inner = equation.primitive.name, equation.params.get("jaxpr")
+        if name in _CALLS:
+            part = getattr(inner, "jaxpr", inner)
+            results = _walk(part, getattr(inner, "consts", ()), operands, found)
+        elif name in _INSIDE:
+            lowest, out = _INSIDE[name](equation, values, by_context)
+            found += lowest
+            results = [(one, by_context) for one in out]
+        else:
+            bound = equation.primitive.get_bind_params(equation.params)
+            parts, params = bound if isinstance(bound, tuple) else ((), bound)  # before 0.10
+            out = equation.primitive.bind(*parts, *values, **params)
+            several = out if equation.primitive.multiple_results else [out]
+            results = [(one, by_context) for one in several]
+        if name == "lt" and by_context and jnp.issubdtype(values[0].dtype, jnp.integer):
+            signs.append((results[0][0], values[0]))
+        if name == "select_n" and any(
+            values[0] is sign and values[1] is index for sign, index in signs
+        ):
+            found.append(jnp.min(values[1]).astype(jnp.int64))
+        known.update(zip(equation.outvars, results))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _part(body: jax.core.ClosedJaxpr, values: Sequence[Any], by_context: bool) -> Any:
+    """What a part of a program gives, and the lowest of its indices: 0 where it has none."""
+    found: list[jax.Array] = []
+    out = _walk(body.jaxpr, body.consts, [(value, by_context) for value in values], found)
+    return [value for value, _ in out], jnp.min(jnp.stack([jnp.int64(0), *found]))
+
+
+def _in_scan(equation: jax.core.JaxprEqn, values: Sequence[Any], by_context: bool) -> Any:
+    """Its steps may be rows, each with an index of its own (`jax.lax.map`)."""
+    params, body = equation.params, equation.params["jaxpr"]
+    n_carry = as_inside(equation.outvars, body.jaxpr.outvars)
+    last = as_inside(equation.invars, body.jaxpr.invars)
+    first = last - n_carry
+
+    def step(carry: Any, row: Any) -> Any:
+        out, lowest = _part(body, [*values[:first], *carry, *row], by_context)
+        return out[:n_carry], (out[n_carry:], lowest)
+
+    carry, (stacked, lowest) = jax.lax.scan(
+        step,
+        list(values[first:last]),
+        list(values[last:]),
+        length=params["length"],
+        reverse=params["reverse"],
+    )
+    return [jnp.min(lowest)], [*carry, *stacked]
+
+
+def _in_cond(equation: jax.core.JaxprEqn, values: Sequence[Any], by_context: bool) -> Any:
+    index, *operands = values
+    cases = [
+        lambda *given, body=body: _part(body, given, by_context)
+        for body in equation.params["branches"]
+    ]
+    out, lowest = jax.lax.switch(index, cases, *operands)
+    return [lowest], out
+
+
+_INSIDE = {"scan": _in_scan, "cond": _in_cond}
 
 
 _WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")

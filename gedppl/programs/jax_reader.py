@@ -273,8 +273,8 @@ class JaxLister(Lister):
         """
         params, line = equation.params, self._line(equation)
         body, length = params["jaxpr"], params["length"]
-        n_carry = _as_inside(equation.outvars, body.jaxpr.outvars)
-        last = _as_inside(equation.invars, body.jaxpr.invars)
+        n_carry = as_inside(equation.outvars, body.jaxpr.outvars)
+        last = as_inside(equation.invars, body.jaxpr.invars)
         first = last - n_carry
         consts, carry, slices = inputs[:first], inputs[first:last], inputs[last:]
         rows: list[list[int]] = [[] for _ in range(length)]
@@ -313,7 +313,7 @@ def _is_real(atom: jax.core.Atom) -> bool:
     return bool(jnp.issubdtype(atom.aval.dtype, jnp.floating))
 
 
-def _as_inside(outside: Sequence[jax.core.Atom], inside: Sequence[jax.core.Atom]) -> int:
+def as_inside(outside: Sequence[jax.core.Atom], inside: Sequence[jax.core.Atom]) -> int:
     """How many of a scan's inputs or outputs have the shape that its body sees."""
     return sum(out.aval.shape == body.aval.shape for out, body in zip(outside, inside))
 
