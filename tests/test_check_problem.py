@@ -457,3 +457,24 @@ def test_a_table_of_contexts_may_have_more_columns_and_a_decision_may_not() -> N
         ged.GEDUCB(declared).ask(table)
     with pytest.raises(errors.ColumnError, match="lacks 'age'"):
         ged.check_problem(declared, {"arm": [0, 1]}, runs=0, draws=20)
+
+
+def test_values_that_are_no_numbers_are_not_called_outside_the_range() -> None:
+    """A utility that lies between 0 and 20 whatever comes, under counts too spread to be summed
+    while they are traced: the warning was to widen the range.
+    """
+
+    def demand(x: Any, a: Any, y: Any = None) -> None:
+        log_mean = numpyro.sample("log_mean", dist.Normal(3.0, 0.1))
+        spread = numpyro.sample("spread", dist.Exponential(0.5))
+        numpyro.sample("y", dist.NegativeBinomial2(jnp.exp(log_mean) + 0.0 * a, spread), obs=y)
+
+    sold = ged.expected(lambda y, x, a: jnp.minimum(y, 20.0), 0, 20)
+    limit = ged.Constraint(class_of(harm), ged.mean(0, 1), at_most=0.3, safe_value=0.2, name="harm")
+    told = ged.Problem(3, ged.Utility(class_of(demand), sold), [limit], safe_action=0)
+    report = ged.check_problem(told, CONTEXTS[:2], draws=40, runs=0)
+    assert report.utility_outside == 0
+    said = [warning for warning in report.warnings if warning.startswith("utility")]
+    assert len(said) == 1
+    assert "are no numbers" in said[0]
+    assert "widen" not in said[0]

@@ -11,11 +11,13 @@ import pytest
 from scipy.stats import binom
 
 import gedppl as ged
+from gedppl.agent.keeper import what_holds_back
 from gedppl.errors import FitWarning
 from gedppl.learning.seen_class import served
 from tests.idiom_runs import DELTA, brute_force_error, class_of, is_missed, rows_of, truth_of
-from tests.idioms import IDIOMS, Idiom, contexts
+from tests.idioms import IDIOMS, Idiom, K, contexts
 from tests.optional_pyro import needs_pyro
+from tests.plain_worlds import state_of
 
 QUICK = (  # in NumPyro, where every class is compiled; the others in the slow run
     "Beta-Bernoulli arms",
@@ -193,3 +195,19 @@ def test_a_bound_is_the_profile_likelihoods(idiom: Idiom) -> None:
     error = brute_force_error(idiom)
     assert error >= -1e-6
     assert error <= (np.inf if idiom.outer else 1e-6)
+
+
+def test_what_holds_actions_back_is_said_in_what_the_data_see() -> None:
+    """The model has more parameters than are learned: it could not be computed."""
+    idiom = next(i for i in IDIOMS if i.name == "non-centred arms")
+    cls, functional = class_of(idiom), idiom.functional
+    safe = functional.low + 0.4 * (functional.high - functional.low)
+    limit = ged.Constraint(cls, functional, at_most=safe + 0.01, safe_value=safe, name="cost")
+    problem = ged.Problem(K, ged.Utility(cls, functional), [limit], safe_action=0)
+    agent = ged.GEDUCB(problem, guard=None, seed=0)
+    at = contexts(np.random.default_rng(0), 20)
+    agent.observe(at, np.arange(20) % K, np.arange(20) % 2.0, np.arange(20) % 2.0)
+    explained = agent.explain(agent.ask(at[0]))
+    said = what_holds_back(state_of(agent, at[:1]), at[0], explained, 0)
+    assert "The confidence set is what is wide" in said
+    assert "% of it in '" in said

@@ -40,6 +40,7 @@ from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.format import Record
 from gedppl.learning.posterior import Posterior, posterior
+from gedppl.learning.seen_class import served
 from gedppl.learning.storing import NotStorableError
 from gedppl.problem import Problem
 from gedppl.rows import Rows
@@ -524,11 +525,12 @@ def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) ->
     c = dict(state.problem.learned).get(j)
     if c is None:
         return ""
-    cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
+    # in the coordinates in which it is learned: those of what the data see
+    cls = c.model.visit(lambda members: None, lambda cls: served(cls) if cls.sites else None)
     if cls is None:  # without named parameters
         return ""
     theta = getattr(state.learners[c.stream], "theta", None)  # draws have none
-    if theta is None:
+    if theta is None or len(theta) != cls.dim:  # nor has a scale's learner the class's own
         return ""
     witness = (
         state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness

@@ -128,13 +128,12 @@ def check_problem(
         mixes = pricing.first_mix(problem, x, informed).T
         claims = _claims(informed if told else _rehearsed(problem, x, seed, options), x, trouble)
         limits = tuple(
-            _limit(problem, c, x, draws, seed, mix, claims[c.name])
+            _limit(problem, c, x, draws, seed, mix, claims[c.name], trouble)
             for c, mix in zip(_learned(problem), mixes)
         )
-    outside = _outside(
-        problem.utility.functional,
-        _prior_values(problem.utility, x, problem.n_actions, draws, seed),
-    ).mean()
+    values = _prior_values(problem.utility, x, problem.n_actions, draws, seed)
+    trouble += _not_found("utility", values)
+    outside = _outside(problem.utility.functional, values).mean()
     runs_made = _simulated(problem, x, rounds, runs, seed, options, informed, told, trouble)
     path, reached = _path(problem, x, seed, options, told)
     named = problem.names.actions or [f"action {k}" for k in range(problem.n_actions)]
@@ -311,10 +310,21 @@ def _slack(f: Functional) -> float:
 
 def _outside(f: Functional, values: np.ndarray) -> np.ndarray:
     """Which values leave the declared range: (M, n, K) bool."""
-    found: np.ndarray = (
-        np.isnan(values) | (values > f.high + _slack(f)) | (values < f.low - _slack(f))
-    )
+    found: np.ndarray = (values > f.high + _slack(f)) | (values < f.low - _slack(f))
     return found
+
+
+def _not_found(name: str, values: np.ndarray) -> list[str]:
+    """A warning where values are no numbers; those count as within no range and beyond none."""
+    share = float(np.isnan(values).mean())
+    if not share:
+        return []
+    return [
+        f"{name}: {share:.1%} of its values under the prior are no numbers: the function is none "
+        "at some outcome, or outcomes spread over more whole numbers than are summed at once. "
+        "Where data leave such parameters, its range stands for them; a prior without outcomes "
+        "beyond all you expect (a count with next to no dispersion parameter) avoids it"
+    ]
 
 
 def _limit(
@@ -325,9 +335,11 @@ def _limit(
     seed: int,
     mix: np.ndarray,
     claim: ConstraintCertificate,
+    trouble: list[str],
 ) -> LimitCheck:
     j, f, a0 = problem.constraint_names.index(c.name), c.functional, int(problem.safe_action or 0)
     values = _prior_values(c, x, problem.n_actions, draws, seed)
+    trouble += _not_found(f"limit {c.name!r}", values)
     safe = problem.safe_values(x)[:, j]
     pinned = values.copy()
     # what was declared of the safe action counts, not what the model says of it
