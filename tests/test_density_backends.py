@@ -186,6 +186,27 @@ def test_the_prior_against_scipy(backend) -> None:
     assert abs(cls.unflatten(cls.initial)["centre"] - 0.5) < 0.5
 
 
+@BOTH
+def test_the_same_draws_from_the_prior_are_made_once(backend, monkeypatch) -> None:
+    """Every refit asks for them, and Pyro draws them one by one."""
+    cls, made = compiled("hierarchical", backend), []
+    drawn = type(cls.program).drawn
+
+    def counted(self, around, seed):
+        made.append(seed)
+        return drawn(self, around, seed)
+
+    monkeypatch.setattr(type(cls.program), "drawn", counted)
+    first = cls.draw_prior(7, seed=91)
+    kept = np.array(first)
+    first[:] = 0.0  # the caller's own
+    np.testing.assert_array_equal(cls.draw_prior(7, seed=91), kept)
+    assert made == [91]
+    np.testing.assert_array_equal(cls.draw_prior(6, seed=91), kept[:6])
+    assert not np.array_equal(cls.draw_prior(7, seed=92), kept)
+    assert made == [91, 91, 92]
+
+
 def test_a_support_that_depends_on_another_site() -> None:
     def model(x, a, y=None):
         top = numpyro.sample("top", nd.Uniform(1.0, 2.0))

@@ -330,6 +330,30 @@ def test_a_program_that_counts_from_the_end_by_itself_is_let(backend) -> None:
     cls.trace(np.array([[1.0], [0.0], [2.0]]), np.array([0, 1, 1]))
 
 
+@needs_pyro
+def test_a_pyro_program_is_run_once_for_all_actions_of_a_context_and_not_again(monkeypatch) -> None:
+    """It was run twice for every action, at every step of a round."""
+    from gedppl.programs.torch_kernels import TorchKernels
+
+    look, looked = TorchKernels._indices, []
+
+    def counted(self, theta, x, a):
+        looked.append(x[:, 0].tolist())
+        return look(self, theta, x, a)
+
+    cls = ged.density_class(coded_p)
+    agent = ged.GEDUCB(coded_problem(cls, 5.0), guard=None)
+    agent.ask([0.0])
+    monkeypatch.setattr(TorchKernels, "_indices", counted)
+    cls.trace(np.array([[1.0], [2.0], [1.0]]), np.array([0, 0, 1]))
+    assert looked == [[1.0, 1.0], [2.0]]
+    cls.trace(np.array([[1.0], [1.0]]), np.array([0, 1]))
+    assert len(looked) == 2
+    for _ in range(2):  # what was refused is refused again
+        with pytest.raises(ContextRangeError, match="index -1 counts from the end"):
+            cls.trace(np.array([[1.0], [-1.0], [-1.0]]), np.array([0, 0, 1]))
+
+
 def test_without_the_look_at_negative_indices_a_missing_level_would_be_the_last(
     monkeypatch,
 ) -> None:

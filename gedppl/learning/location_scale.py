@@ -269,7 +269,7 @@ class LocationScaleLearner:
         assert whole.table is not None
         fits = fits_of(whole.table, self.form.n_groups)
         mode, particles = scale_posterior(fits, self.prior, self.seed)
-        drawn = from_prior(self.cls, self.form, self.seed + 1).theta[:FROM_PRIOR]
+        drawn = from_prior(self.cls, self.form, self.seed + 1, FROM_PRIOR).theta
         theta = np.vstack([particles[: PARTICLES - FROM_PRIOR], drawn])
         processes = tuple(
             p.refit(self.rule, self.delta, self.form.n_groups) for p in self.processes

@@ -67,7 +67,7 @@ def edge_bounds(
     """The ends over every set, exact or outer; None if nothing is known of the functional's
     shape.
     """
-    n_edges = np.shape(data.ordered.offset(x[:1], a[:1]))[1]
+    n_edges = np.shape(data.ordered.offset(x, a))[1]  # the rows that every edge is asked of below
     values = category_values(functional, n_edges, x, a)
     if values is not None:
         constant, weight = edge_weights(values)

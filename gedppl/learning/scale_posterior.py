@@ -46,10 +46,9 @@ def settings_of(form: LocationScale, theta: np.ndarray) -> np.ndarray:
         return np.hstack([np.asarray(coefficients, float), np.log(np.asarray(scale, float))])
 
 
-def from_prior(cls: DensityClass, form: LocationScale, seed: int) -> Particles:
-    """Draws (M, p + G) of equal weight: what is bet on before any row."""
-    theta = settings_of(form, prior_draws(cls, PARTICLES, seed))
-    return Particles(theta, np.full(PARTICLES, -np.log(PARTICLES)))
+def from_prior(cls: DensityClass, form: LocationScale, seed: int, n: int = PARTICLES) -> Particles:
+    """n draws (n, p + G) of equal weight: what is bet on before any row."""
+    return Particles(settings_of(form, prior_draws(cls, n, seed)), np.full(n, -np.log(n)))
 
 
 def summary(cls: DensityClass, form: LocationScale, seed: int) -> ScalePrior:

@@ -67,6 +67,7 @@ class Backend(ABC):
     def __init__(self) -> None:
         self.histories = Histories()
         self._answers = Answers()
+        self._draws = Answers()  # from the prior
         self._facts: dict[str, Any] = {}
 
     # the backend's side ---------------------------------------------------------------------------

@@ -274,10 +274,13 @@ class Kernels(Backend):
 
     def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
         """n draws (n, D): sample sites from their priors, `param` coordinates standard normal
-        around `initial`.
+        around `initial`. Kept, as every refit asks for the same ones.
         """
         noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
-        return self.drawn(initial + noise, seed) if self.has_prior else initial + noise
+        if not self.has_prior:
+            return initial + noise
+        around = initial + noise
+        return self._draws.get(seed, [around], lambda: [self.drawn(around, seed)])[0]
 
     # questions about a batch of rows --------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,10 @@ def _same(some: list[torch.Tensor] | None, others: list[torch.Tensor] | None) ->
     return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
+def _from_the_end(read: torch.Tensor) -> bool:
+    return bool(read.numel()) and int(read.min()) < 0
+
+
 @contextmanager
 def inside_arrays() -> Iterator[None]:
     """An index past the end of an array is a context out of range."""
@@ -108,16 +113,32 @@ class TorchKernels(Kernels):
         """
         if not self.reads_by_context:
             return
+        for context in np.unique(x, axis=0):
+            rows = np.flatnonzero(np.all(x == context, axis=1))
+            self._answers.get(
+                "contexts",
+                (theta, x[rows], a[rows]),
+                partial(self._check_context, theta, x[rows], a[rows]),
+            )
+
+    def _check_context(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
+        """The same for rows of one context. They are run together first: what reads nothing from
+        the end there does not do so row by row.
+        """
+        together = self._indices(theta, x, a)
+        if together is not None and not any(map(_from_the_end, together)):
+            return []
         for i in range(len(a)):
             row, action = x[i : i + 1], a[i : i + 1]
             at_zero = self._indices(theta, 0.0 * row, action) or []
             for here, there in zip(self._indices(theta, row, action) or [], at_zero):
-                if here.numel() and int(here.min()) < 0 and not torch.equal(here, there):
+                if _from_the_end(here) and not torch.equal(here, there):
                     raise ContextRangeError(
                         f"context {x[i]} is out of range for this model: "
                         f"{negative_index(int(here.min()))} Give the model an entry for it, or "
                         "clamp the index"
                     )
+        return []
 
     def _indices(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
