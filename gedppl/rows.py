@@ -41,6 +41,17 @@ def grid(x: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
 
 
+def distinct(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that differ (m, dx), in their order, and which of these each row is (n,).
+
+    >>> [part.tolist() for part in distinct(np.array([[0.5], [0.7], [0.5]]))]
+    [[[0.5], [0.7]], [0, 1, 0]]
+    """
+    places: dict[bytes, int] = {}
+    which = np.array([places.setdefault(row.tobytes(), len(places)) for row in x], np.intp)
+    return x[np.unique(which, return_index=True)[1]], which
+
+
 def outcomes_of(y: Any, n: int, event_shape: tuple[int, ...]) -> np.ndarray:
     """n finite outcomes, as an array."""
     found, shape = np.asarray(y, float), (n, *event_shape)

@@ -16,6 +16,7 @@ from scipy.stats import norm
 
 import gedppl as ged
 from gedppl import errors, ged_ucb
+from gedppl.study.planning import worlds
 from gedppl.study.planning.worlds import read_rows
 
 CONTEXTS = np.linspace(-1, 1, 12)[:, None]
@@ -478,3 +479,76 @@ def test_values_that_are_no_numbers_are_not_called_outside_the_range() -> None:
     assert len(said) == 1
     assert "are no numbers" in said[0]
     assert "widen" not in said[0]
+
+
+# what it takes ------------------------------------------------------------------------------------
+
+
+def test_decisions_of_a_run_are_made_in_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of them never leave the safe action under this limit, so that all rounds are run."""
+    real, cohorts = ged.GEDUCB.ask, []
+
+    def counting(agent: ged.GEDUCB, x: Any, allowed: Any = None) -> Any:
+        if np.ndim(x) == 2:
+            cohorts.append(len(x))
+        return real(agent, x, allowed)
+
+    monkeypatch.setattr(ged.GEDUCB, "ask", counting)
+    found = ged.check_problem(problem(at_most=0.21), CONTEXTS, draws=20, runs=1, rounds=61)
+    assert found.waits == (None,)
+    assert cohorts == [2] * 30 + [1]
+
+
+def test_what_is_said_of_contexts_counts_them_and_computes_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cls = class_of(overlapping)
+    real, rows = type(cls).values, []
+
+    def counting(model: Any, functional: Any, theta: Any, x: Any, a: Any) -> Any:
+        rows.append(len(a))
+        return real(model, functional, theta, x, a)
+
+    monkeypatch.setattr(type(cls), "values", counting)
+    declared = problem(overlapping, ged.mean(-9, 9), safe_value=0.1)
+    twice, thrice = (
+        ged.check_problem(declared, np.repeat([[-1.0], [0.0], [1.0]], n, axis=0), draws=50, runs=1)
+        for n in ([1, 1, 2], [1, 2, 1])
+    )
+    assert max(rows) == 9  # three contexts, three actions
+    # the spread of w times x is seen where x is not 0
+    assert (
+        np.ptp(twice.limits[0].quantiles, axis=1)[1] > np.ptp(thrice.limits[0].quantiles, axis=1)[1]
+    )
+
+
+def test_many_contexts_are_dealt_out_and_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = class_of(overlapping)
+    real, cells = type(cls).values, []
+
+    def counting(model: Any, functional: Any, theta: Any, x: Any, a: Any) -> Any:
+        cells.append(len(theta) * len(a) * (model is cls))
+        return real(model, functional, theta, x, a)
+
+    monkeypatch.setattr(type(cls), "values", counting)
+    x = np.linspace(0, 3, 60)
+    declared = problem(overlapping, ged.mean(-50, 50), safe_value=0.1)
+    found = ged.check_problem(declared, x[:, None], draws=3000, runs=0)
+    # b + c + w x, with all three standard normal
+    drawn = np.random.default_rng(0).normal(size=(4000, 60)) * np.sqrt(2 + x**2)
+    expected = np.quantile(drawn, [0.05, 0.5, 0.95])
+    assert found.limits[0].quantiles[1] == pytest.approx(expected, abs=0.3)
+    assert sum(cells) < 3000 * 60 * 3 / 2
+
+
+def test_a_rehearsal_asks_of_no_world_that_it_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardly a draw of this prior keeps the declared safe value."""
+    real, built = worlds.ModelWorld.__init__, []
+
+    def counting(*args: Any, **kwargs: Any) -> None:
+        built.append(1)
+        real(*args, **kwargs)
+
+    monkeypatch.setattr(worlds.ModelWorld, "__init__", counting)
+    ged.check_problem(problem(safe_value=0.001), CONTEXTS, draws=20, runs=0)
+    assert len(built) == 1

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from gedppl.errors import ProblemError
 from gedppl.ged_ucb.costs import room_for_mixing
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import Problem
+from gedppl.rows import PIECES, distinct
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning.declarations import Declaration, declarations
 from gedppl.study.planning.truths import declared_world
@@ -148,7 +148,8 @@ def price(
         (n, dx), or a data frame where the problem declares columns: contexts are drawn from these
         rows. Worlds are built on at most 100 of them.
     rounds
-        How long to wait at most in a run, at least 50.
+        How long to wait at most in a run, at least 50. Of up to four actions, decisions are made in
+        cohorts of 8 // K, so an outcome counts a round or so late.
     runs
         Simulated runs. Each has a truth of its own, from the prior inside all that was declared, in
         which it pays to leave the safe action; the same truth meets every declaration.
@@ -246,7 +247,7 @@ def first_mix(problem: Problem, contexts: Any, agent: GEDUCB | None = None) -> n
         raise ProblemError(
             "this problem has no action but the safe one, so there is nothing to leave it for"
         )
-    x = read_rows(problem, contexts)
+    x, which = distinct(read_rows(problem, contexts))
     judge = agent or GEDUCB(problem, guard=None)
     upper = judge.cost_bounds(x)[1][:, learned]
     limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
@@ -254,7 +255,9 @@ def first_mix(problem: Problem, contexts: Any, agent: GEDUCB | None = None) -> n
     fits = least <= limits
     mixed = room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe)
     # on every draw: certified, or not at all
-    return np.where(fits, 1.0, np.where(problem.every_draw[learned], 0.0, mixed))
+    most = np.where(fits, 1.0, np.where(problem.every_draw[learned], 0.0, mixed))
+    found: np.ndarray = most[which]
+    return found
 
 
 def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
@@ -294,17 +297,19 @@ def _all_waits(
     """The wait of every declaration in every world; a bar if that takes long."""
     from tqdm import tqdm
 
-    with tqdm(
-        total=len(told) * len(worlds), unit="run", delay=SLOW, disable=None, leave=False
-    ) as bar:
-        found = []
-        for one in told:
-            waits = []
-            for world, seed in zip(worlds, seeds):
-                waits.append(_wait(one.problem(world), world, rounds, seed, agent, log))
-                bar.update()
-            found.append(waits)
-    return found
+    total = len(told) * len(worlds) * rounds
+    with tqdm(total=total, unit="round", delay=SLOW, disable=None, leave=False) as bar:
+
+        def one_run(declared: Declaration, world: ModelWorld, seed: int) -> SimulatedWait:
+            before = bar.n
+            found = _wait(declared.problem(world), world, rounds, seed, agent, log, bar.update)
+            bar.update(before + rounds - bar.n)  # a wait that ended leaves nothing to do
+            return found
+
+        return [
+            [one_run(declared, world, seed) for world, seed in zip(worlds, seeds)]
+            for declared in told
+        ]
 
 
 def _wait(
@@ -314,30 +319,41 @@ def _wait(
     seed: int,
     options: Mapping[str, Any],
     log: Sequence[Any],
+    asked: Callable[[int], object],
 ) -> SimulatedWait:
-    """Rounds until half of the last 50 decisions left the safe action."""
+    """Rounds until half of the last 50 decisions left the safe action; `asked` hears of every
+    cohort.
+    """
     agent = GEDUCB(problem, **({"guard": None} | dict(options) | {"seed": seed}))
     rng = np.random.default_rng(seed)
-    left: deque[bool] = deque(maxlen=WINDOW)
+    left: list[bool] = []
     reasons: list[str] = []
+    # what fills the smallest piece of rows, to which one decision alone is padded: more cost more
+    cohort = max(1, PIECES[0] // problem.n_actions)
     with warnings.catch_warnings():
         # that it plays safe, and why, is what is counted here
         for counted in (SafeActionWarning, FallbackWarning):
             warnings.simplefilter("ignore", counted)
         if log:
             agent.observe(*log)
-        for t in range(1, rounds + 1):
-            x = world.context(rng)
-            decision = agent.ask(x)
-            assert not isinstance(decision, list)
-            left.append(decision.action != problem.safe_action)
-            if decision.certificate.fallback:
-                reasons.append(decision.certificate.fallback)
-            done = len(left) == WINDOW and sum(left) >= HALF * WINDOW
-            if done or t == rounds:
-                break
-            agent.tell(decision.id, *world.outcome(x, decision.action, rng))
-    return SimulatedWait(t if done else None, t, len(reasons), reasons[0] if reasons else "")
+        while len(left) < rounds:
+            x = np.stack([world.context(rng) for _ in range(min(cohort, rounds - len(left)))])
+            decisions = agent.ask(x)
+            assert isinstance(decisions, list)
+            for decision in decisions:
+                left.append(decision.action != problem.safe_action)
+                if decision.certificate.fallback:
+                    reasons.append(decision.certificate.fallback)
+                if len(left) >= WINDOW and sum(left[-WINDOW:]) >= HALF * WINDOW:
+                    return _waited(len(left), len(left), reasons)
+            asked(len(decisions))
+            for decision in decisions:
+                agent.tell(decision.id, *world.outcome(decision.x, decision.action, rng))
+    return _waited(None, len(left), reasons)
+
+
+def _waited(wait: int | None, asked: int, reasons: list[str]) -> SimulatedWait:
+    return SimulatedWait(wait, asked, len(reasons), reasons[0] if reasons else "")
 
 
 def _capped(wait: int | None, rounds: int) -> int:

@@ -4,14 +4,15 @@ exact, what limits cost the agent that will decide.
 Nothing here has seen data, but for a log that is given. Priors are taken at their word, and what
 they contradict (a range, a safe value) is said.
 
-Axis letters: M prior draws, n contexts, K actions, D flat parameters.
+Axis letters: M prior draws, n contexts, P pairs of these, K actions, D flat parameters.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from gedppl.numerics.arrays import check_whole
 from gedppl.problem import UTILITY, Constraint, Problem, Utility
 from gedppl.problem.names import are_texts
 from gedppl.programs.contract import DensityClass, MemberList
-from gedppl.rows import grid
+from gedppl.rows import distinct, grid
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.paths import event_free_path
 from gedppl.study.planning.problem_report import (
@@ -47,6 +48,8 @@ SEEN = 1e-9  # share of the largest scaled information under which a direction i
 STEP = 1e-4  # of the prior's spread, to see whether a value depends on an unseen direction
 DEPENDS = 1e-3  # share of a value's spread under the prior that counts as dependence
 SPREAD = 50  # prior draws that a spread is read off
+PER_DRAW = 25  # contexts at which a draw of the prior is looked at
+AT_ONCE = 64  # draws at which a functional is computed in one go
 GUESSES = 200  # posterior draws among which simulated truths are chosen, after a log
 
 Log = tuple[Any, ...]  # the arguments of `GEDUCB.observe`; empty where there is no log
@@ -74,10 +77,11 @@ def check_problem(
         contexts like those that will come; at most 100 are used.
     draws
         M, parameters from the prior. Those without a prior are standard normal around their initial
-        value.
+        value. Where contexts are many, each draw meets about 25 of them.
     rounds, runs
         Simulated runs, and how long each waits at most until half of the last 50 decisions left the
-        safe action: at least 50 rounds; ``runs=0`` skips them.
+        safe action: at least 50 rounds; ``runs=0`` skips them. Of up to four actions, decisions are
+        made in cohorts of 8 // K, so an outcome counts a round or so late.
     seed
         Of the draws and the runs.
     agent
@@ -131,7 +135,7 @@ def check_problem(
             _limit(problem, c, x, draws, seed, mix, claims[c.name], trouble)
             for c, mix in zip(_learned(problem), mixes)
         )
-    values = _prior_values(problem.utility, x, problem.n_actions, draws, seed)
+    _, values = _prior_values(problem.utility, x, problem.n_actions, draws, seed)
     trouble += _not_found("utility", values)
     outside = _outside(problem.utility.functional, values).mean()
     runs_made = _simulated(problem, x, rounds, runs, seed, options, informed, told, trouble)
@@ -202,7 +206,7 @@ def _shown_by(
 ) -> OutcomeCheck:
     """What rows show of the parameters; those of a safe action that is not learned show nothing."""
     K = problem.n_actions
-    shown = np.stack([_information(cls, x, np.full(len(x), k), seed) for k in range(K)])
+    shown = _information(cls, x, K, seed)
     if not problem.learn_safe and problem.safe_action is not None:
         shown[problem.safe_action] = 0.0
     together = shown.sum(axis=0)
@@ -221,16 +225,17 @@ def _shown_by(
     )
 
 
-def _information(cls: DensityClass, x: np.ndarray, a: np.ndarray, seed: int) -> np.ndarray:
-    """Scores squared and summed (D, D), at a draw of the prior and outcomes that it gives;
-    contexts repeated beyond D rows.
+def _information(cls: DensityClass, x: np.ndarray, n_actions: int, seed: int) -> np.ndarray:
+    """Scores squared and summed for each action (K, D, D), at a draw of the prior and outcomes
+    that it gives; contexts repeated beyond D rows.
     """
     times = -(-4 * cls.dim // len(x)) if len(x) < 4 * cls.dim else 1
-    x, a = np.tile(x, (times, 1)), np.tile(a, times)
+    xs, a = grid(np.tile(x, (times, 1)), n_actions)
     theta = draw_members(cls, 1, seed)[0]
-    y = cls.density_at(theta, x, a).sample(seed, 1)[0]
-    scores = np.asarray(cls.score(theta, x, a, y), float)
-    found: np.ndarray = scores.T @ scores
+    y = cls.density_at(theta, xs, a).sample(seed, 1)[0]
+    scores = np.asarray(cls.score(theta, xs, a, y), float).reshape(-1, n_actions, cls.dim)
+    by_action = np.moveaxis(scores, 1, 0)
+    found: np.ndarray = np.swapaxes(by_action, 1, 2) @ by_action
     return found
 
 
@@ -267,7 +272,7 @@ def _depending(
     """
     if not unseen.shape[1]:
         return ()
-    xs, a = grid(x, problem.n_actions)
+    xs, a = grid(distinct(x)[0], problem.n_actions)
     some = np.asarray(draw_members(cls, SPREAD, seed), float)
     spread = np.where(some.std(axis=0) > 0, some.std(axis=0), 1.0)
     steps = STEP * (unseen / np.abs(unseen / spread[:, None]).max(axis=0)).T
@@ -281,9 +286,9 @@ def _depending(
     found = []
     for what, functional, counts in wanted:
         if counts.any():
-            values = np.asarray(cls.values(functional, around, xs[counts], a[counts]), float)
-            up, down = np.split(values, 2)
-            prior = np.asarray(cls.values(functional, some, xs[counts], a[counts]), float)
+            values = _at_draws(cls, functional, np.concatenate([around, some]), xs, a)[:, counts]
+            up, down = np.split(values[: len(around)], 2)
+            prior = values[len(around) :]
             size, rounding = prior.std(axis=0).max(), SEEN * np.abs(prior).max()
             if size > rounding and np.abs(up - down).max() / 2 > DEPENDS * STEP * size:
                 found.append(what)
@@ -295,13 +300,41 @@ def _depending(
 
 def _prior_values(
     c: Constraint | Utility, x: np.ndarray, n_actions: int, draws: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The functional at draws of the prior and contexts: which context (P,), and (P, K).
+
+    Many contexts are dealt out, so that each draw meets about `PER_DRAW` of them; the members of a
+    finite class meet all.
+    """
+
+    def at(places: np.ndarray, values: Callable[..., Any]) -> tuple[np.ndarray, np.ndarray]:
+        rows, which = distinct(x[places])
+        found = np.asarray(values(*grid(rows, n_actions)), float)
+        by_context = found.reshape(-1, len(rows), n_actions)[:, which]
+        return np.tile(places, len(found)), by_context.reshape(-1, n_actions)
+
+    def parametric(cls: DensityClass) -> tuple[np.ndarray, np.ndarray]:
+        hands = -(-len(x) // PER_DRAW)
+        dealt = [
+            at(np.arange(len(x))[i::hands], partial(_at_draws, cls, c.functional, theta))
+            for i, theta in enumerate(np.array_split(draw_members(cls, draws, seed), hands))
+        ]
+        return np.concatenate([p for p, _ in dealt]), np.concatenate([v for _, v in dealt])
+
+    return c.model.visit(
+        lambda members: at(np.arange(len(x)), partial(members.values, c.functional, members.every)),
+        parametric,
+    )
+
+
+def _at_draws(
+    cls: DensityClass, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
 ) -> np.ndarray:
-    """The functional at draws of the prior: (M, n, K)."""
-    xs, a = grid(x, n_actions)
-    cls = c.model
-    theta = cls.visit(lambda members: members.every, lambda cls: draw_members(cls, draws, seed))
-    values = cls.values(c.functional, theta, xs, a)
-    return np.asarray(values, float).reshape(-1, len(x), n_actions)
+    """The functional at theta (M, D) and rows: (M, n), in parts of one size, which is compiled
+    once; each new size takes longer to compile than to compute.
+    """
+    parts = np.array_split(theta, -(-len(theta) // AT_ONCE))
+    return np.concatenate([np.asarray(cls.values(functional, p, x, a), float) for p in parts])
 
 
 def _slack(f: Functional) -> float:
@@ -309,7 +342,7 @@ def _slack(f: Functional) -> float:
 
 
 def _outside(f: Functional, values: np.ndarray) -> np.ndarray:
-    """Which values leave the declared range: (M, n, K) bool."""
+    """Which values leave the declared range, of the same shape."""
     found: np.ndarray = (values > f.high + _slack(f)) | (values < f.low - _slack(f))
     return found
 
@@ -338,24 +371,22 @@ def _limit(
     trouble: list[str],
 ) -> LimitCheck:
     j, f, a0 = problem.constraint_names.index(c.name), c.functional, int(problem.safe_action or 0)
-    values = _prior_values(c, x, problem.n_actions, draws, seed)
+    places, values = _prior_values(c, x, problem.n_actions, draws, seed)
     trouble += _not_found(f"limit {c.name!r}", values)
-    safe = problem.safe_values(x)[:, j]
+    safe = problem.safe_values(x)[places, j]
     pinned = values.copy()
     # what was declared of the safe action counts, not what the model says of it
-    pinned[..., a0] = safe
-    others = np.delete(pinned, a0, axis=2)
+    pinned[:, a0] = safe
+    others = np.delete(pinned, a0, axis=1)
     return LimitCheck(
         name=c.name,
         at_most=float(c.at_most),
         every_draw=bool(c.every_draw),
-        quantiles=np.quantile(pinned, QUANTILES, axis=(0, 1)).T,
-        over=(pinned > c.at_most).mean(axis=(0, 1)),
-        only_safe=float((others > c.at_most).all(axis=2).mean()) if others.shape[2] else 1.0,
+        quantiles=np.quantile(pinned, QUANTILES, axis=0).T,
+        over=(pinned > c.at_most).mean(axis=0),
+        only_safe=float((others > c.at_most).all(axis=1).mean()) if others.shape[1] else 1.0,
         outside=float(_outside(f, values).mean()),
-        safe_above=float((values[..., a0] > safe + _slack(f)).mean())
-        if problem.learn_safe
-        else 0.0,
+        safe_above=float((values[:, a0] > safe + _slack(f)).mean()) if problem.learn_safe else 0.0,
         first_mix=(float(mix.min()), float(mix.max())),
         method=claim.method,
         kind=claim.kind,
@@ -413,7 +444,7 @@ def _rehearsed(problem: Problem, x: np.ndarray, seed: int, options: Mapping[str,
     """
     agent = GEDUCB(problem, **options)
     try:
-        world = make_world(problem, Scenario(), x, seed)
+        world = make_world(problem, Scenario(), x, seed, agreeing=False)
     except FunctionalError:  # the prior contradicts the ranges, which is reported by itself
         return agent
     rng = np.random.default_rng(seed)

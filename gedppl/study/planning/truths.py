@@ -22,7 +22,7 @@ from gedppl.functionals import Functional
 from gedppl.ged_ucb.costs import holds_parameters
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.programs.contract import DensityClass, MemberList
-from gedppl.rows import grid
+from gedppl.rows import distinct, grid
 from gedppl.study.planning.worlds import ModelWorld
 from gedppl.study.simulation import constrained_best
 from gedppl.theory.eluder.classes import draw_members
@@ -69,10 +69,9 @@ def safe_value_can_be_exact(problem: Problem, c: Constraint, world: ModelWorld) 
 
 
 def _share_left(problem: Problem, world: ModelWorld) -> float:
-    best = [
-        constrained_best(problem, world.utilities(x), world.costs(x))[0] for x in world.contexts
-    ]
-    return 1 - float(np.mean([policy[problem.safe_action] for policy in best]))
+    rows, which = distinct(world.contexts)
+    best = [constrained_best(problem, world.utilities(x), world.costs(x))[0] for x in rows]
+    return 1 - float(np.array([policy[problem.safe_action] for policy in best])[which].mean())
 
 
 def _truth(problem: Problem, stream: str, contexts: np.ndarray, seed: int) -> Any:
@@ -105,6 +104,7 @@ def _excess(
     """By how much of its range, at worst, a value of this outcome leaves it or the safe action
     is less safe than declared.
     """
+    contexts, _ = distinct(contexts)
     x, a = grid(contexts, problem.n_actions)
     at_safe = (a == problem.safe_action) & problem.learn_safe
     # a functional, what was said of the safe action (n,), and on which side of that it may not lie

@@ -17,7 +17,7 @@ from gedppl.divergences.leaves import in_numpy
 from gedppl.errors import FunctionalError, ProblemError, SettingError, ShapeError
 from gedppl.problem import UTILITY, Problem
 from gedppl.problem.names import as_table
-from gedppl.rows import grid
+from gedppl.rows import distinct, grid
 from gedppl.study.simulation import Environment
 from gedppl.theory.eluder.classes import draw_members
 
@@ -78,9 +78,10 @@ class ModelWorld:
         self, problem: Problem, truth: Mapping[str, Any], contexts: np.ndarray, noise: float = 1.0
     ) -> None:
         self.problem, self.truth, self.contexts, self.noise = problem, dict(truth), contexts, noise
-        n, K = len(contexts), problem.n_actions
-        self._place = {row.tobytes(): i for i, row in enumerate(contexts)}
-        x, a = grid(contexts, K)
+        rows, _ = distinct(contexts)
+        n, K = len(rows), problem.n_actions
+        self._place = {row.tobytes(): i for i, row in enumerate(rows)}
+        x, a = self._rows_asked = grid(rows, K)
         self._densities = {
             name: _density(cls, truth[name], x, a) for name, cls in problem.streams.items()
         }
@@ -92,11 +93,11 @@ class ModelWorld:
         self._costs = np.empty((n, len(problem.constraints), K))
         self.agrees = True  # the safe action is, by this truth, as safe as it was declared
         for j, _ in problem.known:
-            self._costs[:, j] = problem.known_costs(j, contexts)
+            self._costs[:, j] = problem.known_costs(j, rows)
         for j, c in problem.learned:
             values = _values(c.model, truth[c.stream], c.functional, x, a)
             self._costs[:, j] = values.reshape(n, K)
-            declared = problem.safe_values(contexts)[:, j]
+            declared = problem.safe_values(rows)[:, j]
             if problem.learn_safe:
                 own = self._costs[:, j, problem.safe_action]
                 self.agrees &= bool(np.all(own <= declared + ROUNDING * np.abs(declared)))
@@ -153,20 +154,21 @@ class ModelWorld:
         whole = self._densities[name]
         if whole.kind != "external":
             return whole[row]
-        x, a = grid(self.contexts, self.problem.n_actions)
+        x, a = self._rows_asked
         model = self.problem.streams[name]
         return _density(model, self.truth[name], x[row : row + 1], a[row : row + 1])
 
 
 def make_world(
-    problem: Problem, scenario: Scenario, contexts: np.ndarray, seed: int
+    problem: Problem, scenario: Scenario, contexts: np.ndarray, seed: int, agreeing: bool = True
 ) -> Environment:
     """The world of a scenario: outcomes it does not describe are drawn from the prior with this
     seed.
 
     A prior draw whose functional leaves its declared range at some context is drawn again, and so
     is one under which the safe action is less safe than declared: what was declared is known. Where
-    no draw agrees with the declared safe value, the first stands, and the run's alarms show it.
+    no draw agrees with the declared safe value, the first stands, and the run's alarms show it;
+    without `agreeing` the first stands anyway.
     """
     if scenario.world is not None:
         return scenario.world(seed)
@@ -191,7 +193,7 @@ def make_world(
                 raise
             latest = error
             continue
-        if world.agrees or not missing:
+        if world.agrees or not missing or not agreeing:
             return world
         first = first or world
     if first is not None:
