@@ -304,8 +304,13 @@ def check(
         np.testing.assert_allclose(
             other.bounds, plain.bounds, rtol=1e-6, atol=1e-6, err_msg=str(unit)
         )
-        np.testing.assert_allclose(other.policies, plain.policies, atol=1e-6, err_msg=str(unit))
         assert other.claims == plain.claims
+        # what is added to a searched bound is how far its climbs ended apart: rounding may decide
+        # which step of a climb is its last
+        searched = [any(method == "ascent" for method, _ in said) for said in plain.claims]
+        near = np.where(searched, 1e-3, 1e-6)[:, None]
+        gap = np.abs(other.policies - plain.policies)
+        assert np.all(gap <= near), (unit, gap.max(axis=1))
 
 
 OUTCOMES = [linear, student, free, unknown_scale, heavy, gamma, log_normal]
