@@ -266,8 +266,9 @@ def test_nets_are_answered_by_the_end_of_the_range_where_climbs_agree_only_rough
     monkeypatch,
 ) -> None:
     """Six units, 19 parameters: climbs creep together (6% of the way apart) far below members that
-    a long search meets. The control: with 30% of the way whatever the number of parameters, the
-    upper value stays below 3, where a member reaches 16.
+    a long search meets. The control: with 30% of the way whatever the number of parameters, and 2%
+    of the range (rounding decides where slow climbs end), the upper value stays below 4, where a
+    member reaches 16.
     """
     rng = np.random.default_rng(501)
     cls = TanhNet(6, 0.3)
@@ -286,8 +287,9 @@ def test_nets_are_answered_by_the_end_of_the_range_where_climbs_agree_only_rough
 
     assert upper() == np.inf
     monkeypatch.setattr("gedppl.learning.ascent.STRAY", 0.3 * cls.dim**2)
+    monkeypatch.setattr("gedppl.learning.ascent.AGREE", 0.02)
     monkeypatch.setattr("gedppl.learning.ascent.SCOUTS", 0)
-    assert upper() < 3
+    assert upper() < 4
 
 
 def small_net(hidden: int, n: int, seed: int, problem: int) -> tuple[Callable[[], float], float]:

@@ -17,9 +17,9 @@ from gedppl.errors import ActionRangeError, ContextRangeError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning import Where, learner_for
 from gedppl.learning.seen_class import served
-from gedppl.programs import pyro as pyro_side
-from tests.optional_pyro import needs_pyro, pd, pyro, torch
+from tests.optional_pyro import module, needs_pyro, pd, pyro, torch
 
+pyro_side = module("gedppl.programs.pyro")
 K, SITES = 2, 3
 RNG = np.random.default_rng(4)
 X = np.column_stack([RNG.normal(size=40), RNG.integers(0, SITES, 40)])
