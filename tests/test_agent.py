@@ -270,7 +270,8 @@ def test_the_warning_names_the_parameters_that_are_uncertain() -> None:
 
 
 def test_threads_equal_some_serial_order() -> None:
-    agent = ged.GEDUCB(WORLD.problem(), seed=3)
+    # the system orders the threads: with the usual delta one order in some hundreds is an alarm
+    agent = ged.GEDUCB(WORLD.problem(), delta=1e-9, seed=3)
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
