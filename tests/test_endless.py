@@ -12,6 +12,7 @@ from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.program_sets import plausible
 from gedppl.learning.reach import concerned, endless, reached
+from gedppl.learning.walls import Walls, farthest_inside
 from gedppl.programs.contract import LinearPredictor
 
 PATIENTS, D = 4, 6  # intercept, slope, and an effect for each patient
@@ -72,6 +73,18 @@ def test_rows_of_a_patient_without_events_have_no_say_about_others() -> None:
     ((fewer, those),) = concerned(chosen, SLOPE_UP, both)
     assert fewer.data.n == 60
     assert list(those) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_form_of_nothing_is_nothing_where_no_row_is_left() -> None:
+    """An action without an effect, behind the wall of a slope, before any outcome: there is nothing
+    to move along.
+    """
+    data = PredictorLikelihood.empty(RISK, 2)
+    chosen = plausible(data, 0, np.zeros(2), 0.0)
+    walls = Walls.of(np.array([-np.inf, 0.0]), np.full(2, np.inf), data)
+    bound, at, _ = farthest_inside(chosen, walls, np.zeros((2, 2)), np.array([0.0, 1.0]))
+    assert bound.tolist() == [0.0, 0.0]
+    assert at.tolist() == [[0.0, 1.0]] * 2
 
 
 def test_forms_that_grow_for_ever_are_known_and_the_others_are_not_called_so() -> None:

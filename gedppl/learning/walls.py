@@ -146,7 +146,7 @@ class _Inside:
         rows = rows[:, used] / column[used]
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
         _, sizes, held = np.linalg.svd(rows, full_matrices=False)
-        held = held[sizes > HELD * sizes[0]]
+        held = held[sizes > HELD * sizes.max(initial=0.0)]  # nothing may be left that could move
         turn = self.turn[:, used]
         if len(held) < len(held.T):
             unit = np.diag(self.turn)[used]
@@ -162,8 +162,8 @@ class _Inside:
     @cached_property
     def pairs(self) -> np.ndarray:
         """(w, r r)"""
-        lean = self.lean
-        found: np.ndarray = (lean[:, :, None] * lean[:, None, :]).reshape(len(lean), -1)
+        lean, D = self.lean, self.lean.shape[1]
+        found: np.ndarray = (lean[:, :, None] * lean[:, None, :]).reshape(len(lean), D * D)
         return found
 
     def room(self, v: np.ndarray) -> np.ndarray:
