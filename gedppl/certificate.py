@@ -15,6 +15,7 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.learning.learner import Bounds, UsedDraws
+from gedppl.learning.seen_class import named_witness
 from gedppl.problem import Constraint
 from gedppl.problem.names import Names
 from gedppl.showing import Facts, Shown, as_lines
@@ -568,4 +569,4 @@ def _witness(
     if bounds.witness is None:
         return {}
     actions = [int(a) for a in np.flatnonzero(policy > 0) if a != safe_action]
-    return {a: c.model.unflatten(bounds.witness[i, a]) for a in actions}
+    return {a: named_witness(c.model, bounds, i, a) for a in actions}

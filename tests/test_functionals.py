@@ -19,6 +19,7 @@ from tests.families_table import CASES, Case, N
 from tests.optional_pyro import torch
 
 BIG = 1e9
+PRICES, X_OF_TWO = np.array([1.0, 3.0]), np.zeros((2, 1))
 NO_MEAN = {"Cauchy", "HalfCauchy"}
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.family)
 
@@ -136,6 +137,34 @@ def test_limits_by_action_and_by_row():
         density.map_args(torch.as_tensor), torch.tensor(x), torch.tensor(a)
     )
     np.testing.assert_allclose(by_torch.numpy(), by_action)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda y, x, a: torch.as_tensor(PRICES)[a] * torch.clamp(y, max=2.0) - x[:, 0],
+        lambda y, x, a: torch.where(y > 2.0, 2.0, y) * torch.as_tensor(PRICES)[a] - x[:, 0],
+        lambda y, x, a: y.clamp(max=2.0) * torch.as_tensor(PRICES)[a] - x[:, 0],
+    ],
+)
+def test_a_function_written_in_torch_takes_numpy_densities(written) -> None:
+    """A linear-Gaussian class and one of unknown scale hand over NumPy arrays, whatever language
+    their program is in.
+    """
+    density = Density("Normal", {"loc": np.array([1.0, 2.0]), "scale": np.array([1.0, 0.5])})
+    x, a = np.array([[0.5], [1.0]]), np.array([0, 1])
+    plain = ged.expected(lambda y, x, a: PRICES[a] * np.minimum(y, 2.0) - x[:, 0], -9, 9, kinks=2.0)
+    torched = ged.expected(written, -9, 9, kinks=2.0)
+    np.testing.assert_allclose(torched(density, x, a), plain(density, x, a), atol=1e-12)
+    assert isinstance(torched(density, x, a), np.ndarray)
+    assert ged.realised(torched, np.array(3.0), x[1], 1) == pytest.approx(5.0)
+
+
+def test_a_function_that_fails_in_every_language_says_its_own_error() -> None:
+    torch.zeros(1)  # skips where there is none
+    density = Density("Normal", {"loc": np.zeros(2), "scale": np.ones(2)})
+    with pytest.raises(AttributeError, match="no_such_method"):
+        ged.expected(lambda y, x, a: y.no_such_method(), 0, 1)(density, X_OF_TWO, np.zeros(2, int))
 
 
 def test_expected_sees_rows():

@@ -4,6 +4,7 @@ mislead it.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jax
@@ -533,3 +534,52 @@ def test_without_that_refusal_half_of_the_predictor_would_be_missing(monkeypatch
     assert cls.exactness.startswith("exact")
     value = cls.seen.predictor.features(*ROWS) @ cls.seen.from_theta(np.ones((1, 2)))[0]
     np.testing.assert_allclose(value, ROWS[0][:, 0])  # instead of x0 + 2 x1
+
+
+# the worst case, by name --------------------------------------------------------------------------
+
+
+def sites_apart(x, a, y=None):
+    """Five parameters, of which the data see four values."""
+    mu = numpyro.sample("mu", nd.Normal(-1.0, 1.0))
+    tau = numpyro.sample("tau", nd.HalfNormal(1.0))
+    raw = numpyro.sample("raw", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+    slope = numpyro.sample("slope", nd.LogNormal(0.0, 0.5))
+    site = x[:, 0].astype(int)
+    numpyro.sample("y", nd.Bernoulli(logits=(mu + tau * raw)[site] + slope * a), obs=y)
+
+
+def test_certificates_name_the_worst_case_in_what_the_data_see() -> None:
+    """In the program's coordinates the numbers of one would be read as those of the other."""
+    cls = ged.density_class(sites_apart, example=(np.zeros((1, 1)), np.zeros(1, int)))
+    limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.5, safe_value=0.4, outcome="utility")
+    agent = ged.GEDUCB(
+        ged.Problem(
+            n_actions=2,
+            utility=ged.Utility(cls, ged.mean(0, 1)),
+            constraints=[limit],
+            safe_action=0,
+        ),
+        guard=None,
+    )
+    x = np.arange(40.0)[:, None] % 2
+    agent.observe(x, np.arange(40) // 2 % 2, np.arange(40) % 5 == 0)
+    decision = agent.ask([1.0])
+    worst = decision.certificate.constraints[0].witness[1]
+    assert set(worst) == set(cls.seen.names)
+    v = np.array([float(worst[name]) for name in cls.seen.names])
+    eta = cls.seen.predictor.features(np.ones((1, 1)), np.ones(1, int)) @ v
+    upper = agent.cost_bounds([1.0])[1][0, 1]
+    assert 1 / (1 + np.exp(-eta[0])) == pytest.approx(upper, abs=1e-9)
+    json.dumps(decision.certificate.to_dict())  # what a report and a journal keep
+
+
+def test_credible_limits_name_the_worst_draw_in_the_programs_parameters() -> None:
+    cls = ged.density_class(sites_apart, example=(np.zeros((1, 1)), np.zeros(1, int)))
+    x, a = np.arange(40.0)[:, None] % 2, np.arange(40) // 2 % 2
+    found = ged.confidence_set(cls, x, a, np.arange(40) % 5 == 0, confidence=ged.credible_set())
+    bounds = found.bounds(ged.mean(0, 1), np.ones((1, 1)), 2)
+    worst = bounds.witness[0][1]
+    assert set(worst) == {"mu", "tau", "raw", "slope"}
+    at = cls.density(worst, np.ones((1, 1)), np.ones(1, int))
+    assert float(ged.mean(0, 1)(at)[0]) == pytest.approx(bounds.upper[0, 1], abs=1e-9)

@@ -29,7 +29,7 @@ from gedppl.density import Density
 from gedppl.errors import FunctionalError
 from gedppl.families import get_family
 from gedppl.functionals import lipschitz
-from gedppl.functionals.expectation import excess, expectation, probability_between
+from gedppl.functionals.expectation import at_outcomes, excess, expectation, probability_between
 from gedppl.functionals.expectation import quantile as quantile_of
 from gedppl.functionals.tails import CVAR
 from gedppl.numerics.arrays import Array, is_number
@@ -143,7 +143,7 @@ def _expected(functional: Functional, density: Density, x: Array, a: Array) -> A
         _need_rows(functional, x, a)
         kinks = kinks(x, a)
     points = kinks if isinstance(kinks, tuple) else (kinks,)
-    found: Array = expectation(density, lambda y: fn(y, x, a), points)
+    found: Array = expectation(density, lambda y: at_outcomes(fn, y, x, a), points)
     return found
 
 
@@ -326,9 +326,7 @@ def realised(functional: Functional, outcome: np.ndarray, x: np.ndarray, action:
         return math.nan
     rows, actions = x[None], np.array([action])
     if functional.name == "expected" and functional.fn is not None:
-        return float(
-            np.asarray(functional.fn(outcome[None, None], rows, actions), float).reshape(-1)[0]
-        )
+        return float(np.ravel(at_outcomes(functional.fn, outcome[None, None], rows, actions))[0])
     if outcome.ndim:
         return math.nan
     if functional.name == "mean":
@@ -537,9 +535,9 @@ def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()
     ----------
     fn
         It sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the
-        end, and x (n, dx), a (n,) as the call gave them. It must be elementwise in the outcome,
-        and work on NumPy arrays as on those of the model's language, JAX or torch: arithmetic and
-        comparisons do. An agent tries it before the first round.
+        end, and x (n, dx), a (n,). It must be elementwise in the outcome, and written in arithmetic
+        and comparisons or in functions of the model's language: jax.numpy, or torch. An agent tries
+        it before the first round.
     low, high
         The smallest and largest value that the expectation can take, finite.
     kinks

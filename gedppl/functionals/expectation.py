@@ -8,6 +8,9 @@ the right first derivative in the density's arguments.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -16,10 +19,11 @@ import numpy as np
 
 from gedppl.density import Density
 from gedppl.families.composite import mixture_parts
+from gedppl.numerics.arrays import library, namespace_of, to_numpy
 from gedppl.numerics.integrate import lattice, nodes
 from gedppl.numerics.quantiles import external_draws, quantile
 
-__all__ = ["excess", "expectation", "probability_between", "quantile"]
+__all__ = ["at_outcomes", "excess", "expectation", "probability_between", "quantile"]
 
 Array = Any
 DRAWS = 4096  # fixed base draws for vectors and unknown distributions
@@ -34,6 +38,26 @@ def parts(density: Density) -> list[tuple[Array, Density]] | None:
         gate = args["gate"]
         return [(gate, Density("Delta", {"v": 0.0 * gate})), (1 - gate, args["base"])]
     return None
+
+
+def at_outcomes(fn: Callable[..., Any], y: Array, x: Any, a: Any) -> Any:
+    """A user's fn(y, x, a), whichever library it was written for: NumPy arrays go in as torch
+    tensors where it fails on them or answers with a tensor, and come out as NumPy arrays.
+
+    >>> at_outcomes(lambda y, x, a: y * x[:, 0], np.ones((2, 1)), np.full((1, 1), 3.0), None)
+    array([[3.],
+           [3.]])
+    """
+    given = (y, x, a)
+    if "torch" not in sys.modules or {library(part) for part in given} - {"numpy", None}:
+        return fn(*given)
+    with contextlib.suppress(AttributeError, TypeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy, where arrays meet tensors
+        found = fn(*given)
+        if library(found) != "torch":
+            return found
+    as_tensor = namespace_of("torch").asarray
+    return to_numpy(fn(*(None if part is None else as_tensor(part) for part in given)))
 
 
 def expectation(

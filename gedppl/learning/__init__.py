@@ -6,7 +6,7 @@ Axis letters: n contexts or rows, K actions, M members, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.reach import beyond_range
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
-from gedppl.learning.seen_class import fitting, served
+from gedppl.learning.seen_class import fitting, named_witness, served
 from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import grid
@@ -415,8 +415,10 @@ class ConfidenceSet(Shown):
 
     cls: Any
     learner: Any
+    _given: Any = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_given", self.cls)
         # parameters come and go as what the learner has of them
         object.__setattr__(self, "cls", served(self.cls))
 
@@ -511,7 +513,7 @@ class ConfidenceSet(Shown):
         def name(i: int, k: int) -> Any:
             if found.witness is None:
                 return None
-            return self.cls.unflatten(found.witness[i, k])
+            return named_witness(self._given, found, i, k)
 
         witness = [[name(i, k) for k in range(K)] for i in range(n)]
         return SetBounds(

@@ -136,7 +136,7 @@ def dependence(
     # one context at a time: rows as many as a decision asks for, so that nothing is compiled twice
     found = []
     for row in tried:
-        with contextlib.suppress(ContextRangeError):
+        with contextlib.suppress(ContextRangeError), np.errstate(all="ignore"):
             slopes = gradients(np.repeat(row[None], n_actions, axis=0), actions)
             found.append(np.asarray(slopes, float) != 0)
     out: np.ndarray = np.any(found, axis=0)  # NaN differs from 0

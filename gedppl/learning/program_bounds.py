@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gedppl.functionals.expectation import INTEGRATED, is_integrated
+from gedppl.functionals.expectation import INTEGRATED, at_outcomes, is_integrated
 from gedppl.learning.ascent import Found, by_ascent
 from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess
@@ -114,7 +114,7 @@ def _unknown_shape(
     trials = columns[:, data.dim + 1 + data.fixed_names(x, a).index("total_count")]
     outcomes = np.arange(min(trials.max(), MOST_OUTCOMES) + 1.0)[:, None] * np.ones(len(a))
     try:
-        values = np.asarray(functional.fn(outcomes, x, a), float)
+        values = np.asarray(at_outcomes(functional.fn, outcomes, x, a), float)
     except (
         TypeError,
         ValueError,

@@ -27,6 +27,7 @@ from gedppl.errors import (
     ProblemError,
     ShapeError,
 )
+from gedppl.functionals.expectation import at_outcomes
 from gedppl.numerics.arrays import LARGEST, Array, detached, is_whole, read_numbers, shape_of
 
 if TYPE_CHECKING:
@@ -84,18 +85,21 @@ def check_function(functional: Functional, model: DensityClass | MemberList, x: 
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")  # this outcome need not be a possible one
-                value: Array = fn(y, x, a)
+                value: Array = at_outcomes(fn, y, x, a)
                 return value
         except Exception as failure:  # whatever a user's function raises
-            inside = traceback.extract_tb(failure.__traceback__)[1:2]  # the first frame is this one
+            inside = traceback.extract_tb(failure.__traceback__)[
+                2:3
+            ]  # the first are this and its call
             place = "".join(f" ({Path(at.filename).name}, line {at.lineno})" for at in inside)
             raise FunctionalError(
                 f"the function of {functional} fails on {given}, y {tuple(y.shape)}, x "
                 f"{tuple(x.shape)} and a {tuple(a.shape)}: {type(failure).__name__}: "
                 f"{str(failure).partition(chr(10))[0]}{place}. It must take (y, x, a), work "
-                "element by element, and on NumPy arrays as on those of the model's language: "
-                "arithmetic and comparisons do, (y - 3) * (y > 3) for max(y - 3, 0); beside "
-                "NumPyro all of jax.numpy does, with tables made by jnp.asarray"
+                "element by element, on NumPy arrays and on traced ones of the model's language: "
+                "arithmetic and comparisons do, (y - 3) * (y > 3) for max(y - 3, 0); all of "
+                "jax.numpy does beside NumPyro, with tables made by jnp.asarray, and of torch "
+                "beside Pyro, with torch.as_tensor"
             ) from failure
 
     tried(np.ones((2, 1, *model.event_shape)), x[:1], np.zeros(1, np.int64))
