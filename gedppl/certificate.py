@@ -15,7 +15,6 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.learning.learner import Bounds, UsedDraws
-from gedppl.learning.seen_class import named_witness
 from gedppl.problem import Constraint
 from gedppl.problem.names import Names
 from gedppl.showing import Facts, Shown, as_lines
@@ -569,4 +568,4 @@ def _witness(
     if bounds.witness is None:
         return {}
     actions = [int(a) for a in np.flatnonzero(policy > 0) if a != safe_action]
-    return {a: named_witness(c.model, bounds, i, a) for a in actions}
+    return {a: c.model.named(bounds.witness[i, a], bounds.used is not None) for a in actions}

@@ -25,7 +25,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.reach import beyond_range
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
-from gedppl.learning.seen_class import fitting, named_witness, served
+from gedppl.learning.seen_class import fitting, served
 from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import grid
@@ -513,7 +513,7 @@ class ConfidenceSet(Shown):
         def name(i: int, k: int) -> Any:
             if found.witness is None:
                 return None
-            return named_witness(self._given, found, i, k)
+            return self._given.named(found.witness[i, k], found.used is not None)
 
         witness = [[name(i, k) for k in range(K)] for i in range(n)]
         return SetBounds(

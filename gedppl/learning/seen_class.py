@@ -25,7 +25,7 @@ from gedppl.density import Density
 from gedppl.errors import LinkDomainError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
-from gedppl.learning.learner import Bounds, prior_draws
+from gedppl.learning.learner import prior_draws
 from gedppl.learning.likelihoods import Likelihood
 from gedppl.learning.oracles import ANY_COORDINATES, called, form_of
 from gedppl.learning.ordered import CUMULATIVE
@@ -397,15 +397,6 @@ def served(cls: Any) -> Any:
     if seen is None or (seen.predictor is None and seen.ordered is None):
         return cls
     return cls.in_what_is_seen(lambda: SeenClass(cls, seen))
-
-
-def named_witness(cls: Any, bounds: Bounds, i: int, action: int) -> Any:
-    """The parameters at the upper value of an action at the i-th context, by name: the program's
-    own where they were drawn, else in the coordinates of the class that a learner of `cls` serves.
-    """
-    assert bounds.witness is not None
-    named = cls if bounds.used is not None else served(cls)
-    return named.unflatten(bounds.witness[i, action])
 
 
 @singledispatch

@@ -177,6 +177,12 @@ class Model:
     bounds: Mapping[str, Any] = MappingProxyType({})
     sites: tuple[Site, ...] = ()
 
+    def named(self: Any, theta: np.ndarray, drawn: bool) -> Any:
+        """What a learner says of its parameters, by name: a program has those that were drawn in
+        other coordinates than the rest.
+        """
+        return self.unflatten(theta)
+
     def trace(self, x: Array, a: Array) -> object:
         """See rows (x, a) before any outcome, so that shapes are known."""
         return self
@@ -295,156 +301,128 @@ class DensityClass(Protocol):
     @property
     def backend(self) -> str:
         """``"numpyro"`` or ``"pyro"``."""
-        ...
 
     @property
     def dim(self) -> int:
         """D, the number of flat parameters."""
-        ...
 
     @property
     def initial(self) -> np.ndarray:
         """(D,) where fits start."""
-        ...
 
     @property
     def predictor(self) -> LinearPredictor | None:
         """The one linear predictor, if outcomes have one."""
-        ...
 
     @property
     def ordered(self) -> OrderedPredictor | None:
         """The affine edges of ordered outcomes, if they have some."""
-        ...
 
     @property
     def location_scale(self) -> LocationScale | None:
         """A linear location with a scale to be learned, if that is the form."""
-        ...
 
     def way_of(self, functional: Functional, positive: bool) -> int:
         """See `Model.way_of`."""
-        ...
 
     @property
     def profiled(self) -> Profiled | None:
         """One linear predictor beside one unknown number, if that is the form."""
-        ...
 
     @property
     def prior_free(self) -> np.ndarray:
         """(D,) bool: True where a coordinate comes from a `param` site, without prior."""
-        ...
 
     @property
     def guide_loops(self) -> dict[GuideSettings, GuideRunner]:
         """The fitting loops of SVI, by settings."""
-        ...
 
     @property
     def exactness(self) -> str:
         """A sentence: which bounds will be exact and why, or what in the program stands in the
         way.
         """
-        ...
 
     @property
     def event_shape(self) -> tuple[int, ...]:
         """Of one outcome: () for numbers."""
-        ...
 
     @property
     def moving_support(self) -> bool:
         """Whether which outcomes are possible depends on the parameters."""
-        ...
 
     @property
     def traced(self) -> bool:
         """Whether `dim` and the like are known: they may need a first look at rows."""
-        ...
 
     @property
     def reads_by_context(self) -> bool:
         """Whether contexts say which entry of an array is read: `trace` then looks at each."""
-        ...
 
     @property
     def first_rows(self) -> np.ndarray:
         """Contexts (n, dx) of the rows that the class was first run on."""
-        ...
 
     @property
     def bounds(self) -> Mapping[str, Any]:
         """Declared bounds by site: a norm, or a box (low, high)."""
-        ...
 
     @property
     def sites(self) -> tuple[Site, ...]:
         """Which coordinates of theta belong to which site; empty if there are no sites."""
-        ...
 
     def visit(
         self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
     ) -> T:
         """`finite(self)` or `parametric(self)`: for the few who must tell the two apart."""
-        ...
 
     def trace(self, x: Array, a: Array) -> object:
         """See rows (x, a) before any outcome, so that shapes are known; a second call looks only
         at actions that are new.
         """
-        ...
 
     def check_outcomes(
         self, x: Array, a: Array, y: Array
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
-        ...
 
     def densities(self, x: Array, a: Array) -> list[Density]:
         """Where fits start; of a finite class, of all members."""
-        ...
 
     def own_learner(self, delta: float) -> Learner | None: ...
 
     def flatten(self, params: Params) -> np.ndarray: ...
     def unflatten(self, theta: np.ndarray) -> dict[str, np.ndarray]: ...
+    def named(self, theta: np.ndarray, drawn: bool) -> dict[str, np.ndarray]: ...
     def density(self, params: Params, x: Array, a: Array) -> Density: ...
     def density_at(self, theta: np.ndarray, x: Array, a: Array) -> Density: ...
 
     def log_likelihood(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
         """Per-row log-likelihood, (n,) or (M, n)."""
-        ...
 
     def score(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
         """Its gradient in theta (D,): (n, D)."""
-        ...
 
     def information(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
         """Observed information at theta (D,), minus the Hessian of the summed log-likelihood:
         (D, D).
         """
-        ...
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
         """Log prior density in the unconstrained space (Jacobian included); `param` sites add 0.
         () or (M,).
         """
-        ...
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (D,) and Hessian (D, D) of `log_prior` at theta (D,)."""
-        ...
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
         """n draws (n, D) from the prior; `param` coordinates are 0 + standard normal around
         `initial`.
         """
-        ...
 
     def inside(self, theta: np.ndarray) -> np.ndarray:
         """Whether theta meets the declared `bounds`: () or (M,) bool."""
-        ...
 
     # the compiled kernels: rows are padded to buckets and weighted, so a growing history compiles a
     # handful of times ----
@@ -453,29 +431,24 @@ class DensityClass(Protocol):
         """Weighted sum of the log-likelihood over rows: theta (M, D) -> (M,). weights (n,), 1 by
         default.
         """
-        ...
 
     def total_grad(
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same with its gradient: (M,), (M, D)."""
-        ...
 
     def total_hessian(
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
     ) -> np.ndarray:
         """Hessian of the weighted sum at theta (D,): (D, D)."""
-        ...
 
     def values(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> np.ndarray:
         """The functional at theta (M, D) and rows: (M, n)."""
-        ...
 
     def values_grad(
         self, functional: Functional, theta: np.ndarray, x: Array, a: Array
     ) -> tuple[np.ndarray, np.ndarray]:
         """Row i at its own theta[i] (n, D): the functional (n,) and its gradient (n, D)."""
-        ...
 
 
 def density_class(

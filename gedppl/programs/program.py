@@ -308,6 +308,15 @@ class ProgramClass:
         found = {name: value[0] for name, value in values.items()} if single else values
         return DrawnParams.of(found) if isinstance(theta, Drawn) else found
 
+    def named(self, theta: np.ndarray, drawn: bool) -> dict[str, np.ndarray]:
+        """What a learner says of its parameters (D,), by name: of draws those of the program, else
+        those of the coordinates that it has them in.
+        """
+        found: dict[str, np.ndarray] = (
+            self if drawn or self._in_v is None else self._in_v
+        ).unflatten(theta)
+        return found
+
     def _settings(self, theta: ArrayLike) -> tuple[np.ndarray, bool]:
         theta = np.asarray(theta, float)
         if theta.ndim not in (1, 2) or theta.shape[-1] != self.dim:
