@@ -23,6 +23,7 @@ declaration to the first decision in a process that has compiled nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import time
@@ -36,6 +37,7 @@ from fields import FIELDS, Field
 from track import commit
 
 import gedppl as ged
+from gedppl.errors import SettingError
 
 KEPT = Path(__file__).with_name("practice.jsonl")
 ROUNDS, SEEDS = 200, range(1000, 1004)
@@ -109,12 +111,17 @@ def play(field: Field, agent: str, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def measure(name: str, agents: list[str], rounds: int, seeds: range) -> dict[str, Any]:
-    """Runs of one problem, the agents' in their order: the first of them compiles."""
-    warnings.simplefilter("ignore")  # alarms and fallbacks are counted
-    return {
-        agent: summary([play(FIELDS[name], agent, seed, rounds) for seed in seeds])
-        for agent in agents
-    }
+    """Runs of one problem, the agents' in their order: the first of them compiles. Those whose set
+    the problem's classes do not have are left out.
+    """
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # alarms and fallbacks are counted
+        for agent in agents:
+            with contextlib.suppress(SettingError):
+                runs = [play(FIELDS[name], agent, seed, rounds) for seed in seeds]
+                found[agent] = summary(runs)
+    return found
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
