@@ -25,7 +25,7 @@ from gedppl.guard import bets as bets_file
 from gedppl.guard.bets import Bets, Trend
 from gedppl.guard.outcomes import outcome_floor
 from gedppl.learning import ellipsoids, linear_gaussian
-from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
+from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, along, seen_directions
 from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
@@ -94,9 +94,9 @@ def watched_rounds(
         pits = {"utility": rng.random(), "cost": u}
         if t % 11 == 0:
             del pits["utility"]
-        guard, new = guard.update(Told(rng.normal(size=2), t % 3, pits, costs, late))
+        paid = {"cost": np.nan if t == 120 else -1.0}
+        guard, new = guard.update(Told(rng.normal(size=2), t % 3, pits, costs, late, paid))
         total += 1.0 - 0.02 * off
-        guard = guard.paid("cost", np.nan if t == 120 else -1.0)
         alarms += new
 
         def mark(name: str, t: int = t) -> np.ndarray:
@@ -255,7 +255,9 @@ def test_seen_directions_by_cholesky_are_those_by_eigenvalues(
     monkeypatch.setattr(arrays, "MOST_DEPENDENT", 0.0)
     literal = seen_directions(information * (1 + 1e-15))
     assert not np.allclose(quick.lift, literal.lift)  # the same up to a rotation
-    np.testing.assert_allclose(spread_at(quick, features), spread_at(literal, features), rtol=1e-9)
+    np.testing.assert_allclose(
+        *(np.sqrt(along(seen, features)[1]) for seen in (quick, literal)), rtol=1e-9
+    )
     np.testing.assert_allclose(quick.down @ quick.lift, np.eye(4), atol=1e-9)
     np.testing.assert_allclose(
         quick.lift @ quick.lift.T, literal.lift @ literal.lift.T, rtol=1e-9, atol=1e-15
@@ -300,7 +302,7 @@ def test_the_spread_of_a_prediction_is_the_reach_of_its_ellipsoid(rows: int) -> 
     phi = np.vstack([past, np.eye(4), 0 * past[:1]])
     one = Ellipsoid(seen.columns, np.zeros(len(seen.columns)), seen.lift.T, seen.unseen, seen.unit)
     _, literal = EllipsoidRegion([[one]], 4).reach(phi)
-    found = spread_at(seen, phi)
+    found = np.sqrt(along(seen, phi)[1])
     np.testing.assert_allclose(found, literal[:, 0], rtol=1e-10)
     assert np.isinf(found).any()
     assert np.isfinite(found).any()

@@ -165,8 +165,9 @@ def test_an_action_that_is_not_on_offer_is_not_mixed_in() -> None:
 def test_the_best_mix_is_not_lost_where_its_root_is_off_by_rounding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside an action whose cost is known two roots nearly meet."""
-    score, together = drawn(4000, 5, 3)
+    """Beside an action whose cost is known, and of narrow sets, two roots nearly meet."""
+    score, wide = drawn(20_000, 5, 3)
+    together = Together(wide.middle, 0.1 * wide.half)
     found = np.sum(score * gained(score, together), axis=1)
     assert (together.worst(gained(score, together)) <= LIMIT + 1e-12).all()
     monkeypatch.setattr(solvers, "ROOTS", 1.0)
@@ -333,9 +334,8 @@ def test_who_else_is_asked_about_changes_nobodys_worst_case() -> None:
     tightest, cut, policy = np.array([0, 0, 1, 1, 0, 0]), np.zeros(6, bool), np.full((1, 2), 0.5)
 
     def worst(rows: slice, contexts: int) -> np.ndarray:
-        (form,) = linear_set.together(
-            region, phi[rows], offset[rows], tightest[rows], upper[rows], cut[rows], 2
-        )
+        by_context = (part[rows].reshape(contexts, 2) for part in (tightest, upper, cut))
+        (form,) = linear_set.together(region, phi[rows], offset[rows], *by_context)
         return form.worst(np.repeat(policy, contexts, axis=0))
 
     alone = [worst(slice(2 * c, 2 * c + 2), 1)[0] for c in range(3)]

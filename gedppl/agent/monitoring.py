@@ -165,20 +165,25 @@ class Watch:
         certified = iter(
             _certified_costs(state, guard, ordered) if decided else [{}] * len(ordered)
         )
+        first_actions = _first_actions(guard, state.problem)
         for i, chunk in enumerate(chunks):
             pits = self._pits(state, learners, chunk, shift)
+            own = rows if len(chunks) == 1 else rows_by_stream(state.problem, chunk)
+            densities = {
+                name: learners[name].log_predictive(*mine)
+                for name, mine in own.items()
+                if f"refuted:{name}" in guard.settled
+            }
             for entry, its_pits in zip(chunk, pits):
                 costs = next(certified) | (_costs(state, guard, entry) if decided else {})
-                action = entry.action % _first_actions(guard, state.problem)
+                action = entry.action % first_actions
                 late = max(state.t - entry.id - state.problem.outcome_age, 0) if decided else None
-                guard, new = guard.update(Told(entry.x, action, its_pits, costs, late))
+                together = densities if entry is chunk[-1] else {}
+                told = Told(entry.x, action, its_pits, costs, late, together)
+                guard, new = guard.update(told)
                 alarms += new
-            own = rows if len(chunks) == 1 else rows_by_stream(state.problem, chunk)
-            for name, (x, a, y) in own.items():
-                if f"refuted:{name}" in guard.settled:
-                    guard = guard.paid(name, learners[name].log_predictive(x, a, y))
-                if i + 1 < len(chunks):
-                    learners[name] = learners[name].absorb(x, a, y)
+            if i + 1 < len(chunks):
+                learners |= {name: learners[name].absorb(*mine) for name, mine in own.items()}
         return evolved(
             self, guard=guard, logged=self.logged + (0 if decided else len(entries))
         ), alarms

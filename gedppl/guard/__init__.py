@@ -291,6 +291,8 @@ class Told:
     costs: Mapping[str, Cost] = field(default_factory=dict)
     # rounds after it could have been learned; None for rows that nobody waited for
     late: int | None = None
+    # model -> log predictive density of this outcome, or of all told with it
+    densities: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def most_won(self) -> dict[str, float]:
@@ -392,6 +394,8 @@ class Guard:
         """Take in one outcome; the alarms that it set off (a monitor says so once)."""
         self._check(told)
         ahead, looks = dict(self.ahead), len(self.waiting) + 1 >= MOST_WAITING
+        # a density that is no number voids the starts as they stand after this outcome
+        looks |= not all(map(math.isfinite, told.densities.values()))
         for key, monitor in self.settled.items():
             before, outcomes = ahead.get(key, (0.0, 0))
             most = monitor.most(key, told, before)
@@ -442,16 +446,6 @@ class Guard:
             x, action = np.array([r.x for r in rows], float), np.array([r.action for r in rows])
             after |= zip(group, bet_together(list(group.values()), pits, x, action))
         return after
-
-    def paid(self, name: str, log_predictive: float) -> Guard:
-        """With the log predictive density of the outcomes of one model that were shown."""
-        key = f"refuted:{name}"
-        # what is no number voids the starts as they stand after all outcomes
-        guard = self if math.isfinite(log_predictive) else Guard(self.monitors)
-        monitor = guard.settled.get(key)
-        if not isinstance(monitor, ClassMonitor):
-            return self
-        return evolved(guard, settled={**guard.settled, key: monitor.pay(log_predictive)})
 
     def weighed(
         self, marks: Callable[[str], np.ndarray], tops: Callable[[str, np.ndarray], np.ndarray]

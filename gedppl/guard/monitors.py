@@ -512,15 +512,8 @@ class ClassMonitor:
         far is void.
         """
         if not np.isfinite(log_predictive):
-            none = np.zeros(0)
-            return evolved(
-                self,
-                log_shares=none,
-                log_wealth=none,
-                evidence=none,
-                marks=np.zeros((0, 0)),
-                due=self.n,
-            )
+            void = dict.fromkeys(("log_shares", "log_wealth", "evidence"), np.zeros(0))
+            return evolved(self, **void, marks=np.zeros((0, 0)), due=self.n)
         return evolved(self, evidence=self.evidence + log_predictive)
 
     def begin(self, mark: np.ndarray) -> ClassMonitor:
@@ -557,7 +550,9 @@ class ClassMonitor:
     def take(self, key: str, now: Now) -> ClassMonitor:
         name = of_stream(key)
         outcomes = sum(name in told.pits for told in now.waiting)
-        return self.update(now.growth(name), outcomes) if outcomes else self
+        after = self.update(now.growth(name), outcomes) if outcomes else self
+        paid = [told.densities[name] for told in now.waiting if name in told.densities]
+        return after.pay(sum(paid)) if paid else after
 
     def fresh(self) -> ClassMonitor:
         return type(self).create(delta=self.delta)

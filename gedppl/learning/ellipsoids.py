@@ -234,13 +234,13 @@ class Ellipsoid:
         return theta
 
 
-def spread_at(seen: SeenDirections, phi: np.ndarray) -> np.ndarray:
-    """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi
-    leaves what A speaks about.
+def along(seen: SeenDirections, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """phi (m, q) along the directions seen, (m, r), and phi' A^-1 phi (m,), A as in
+    `seen_directions`; infinite where phi leaves what A speaks about.
     """
     part = part_of(seen, phi)
-    along = part @ seen.lift
-    out: np.ndarray = np.sqrt((along * along).sum(axis=1))
+    found = part @ seen.lift
+    out: np.ndarray = (found * found).sum(axis=1)
     if len(seen.unseen):
         scaled = part / seen.unit
         size = STRAY * np.sqrt(np.square(scaled).sum(axis=1))
@@ -249,7 +249,7 @@ def spread_at(seen: SeenDirections, phi: np.ndarray) -> np.ndarray:
         blind = np.ones(phi.shape[1], bool)
         blind[seen.columns] = False
         out[(phi[:, blind] != 0).any(axis=1)] = np.inf
-    return out
+    return found, out
 
 
 class EllipsoidRegion:

@@ -24,6 +24,7 @@ from gedppl.errors import FamilyError, NotFiniteError, ShapeError
 from gedppl.learning import ellipsoids
 from gedppl.learning.ellipsoids import (
     Ellipsoid,
+    EllipsoidRegion,
     Quadratics,
     SeenDirections,
     apart,
@@ -31,11 +32,12 @@ from gedppl.learning.ellipsoids import (
     ends,
     seen_directions,
 )
-from gedppl.learning.groups import named, one_group
+from gedppl.learning.groups import one_group
 from gedppl.learning.learner import Bounds, Group, Guess, Trail
 from gedppl.learning.linear_parts import (
     BET,
     FeatureMemo,
+    Grid,
     LinearSnapshot,
     RegionMemo,
     Space,
@@ -49,6 +51,7 @@ from gedppl.learning.linear_parts import (
     largest_gain,
     next_due,
     norm_ball,
+    rule_of,
     solve,
     stage_weights,
     until_due,
@@ -77,7 +80,8 @@ EMPTY = (
     "every parameter is excluded by the data: the model is misspecified (noise scale, "
     "features or bounds)"
 )
-LIVE = ("features_at", "predictor", "region_of")  # come from the problem, or are memos
+# come from the problem, or are memos
+LIVE = ("features_at", "predictor", "region_of", "rule")
 LOG_2PI = math.log(2 * math.pi)
 # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
 WIDER_PRIOR = 1e-4
@@ -127,6 +131,7 @@ class LinearGaussianLearner:
     snapshots: tuple[LinearSnapshot, ...]
     kappa: float
     status: str
+    rule: str  # how parameters are kept in the set, a sentence
     features_at: FeatureMemo = field(repr=False, compare=False)
     region_of: RegionMemo = field(repr=False, compare=False)
 
@@ -212,6 +217,7 @@ class LinearGaussianLearner:
             snapshots=(),
             kappa=math.inf,
             status="no rows yet",
+            rule=rule_of(float(delta), chosen, space, restarts=restarts),
             features_at=FeatureMemo.of(predictor, dim),
             region_of=RegionMemo(q),
         )
@@ -233,7 +239,7 @@ class LinearGaussianLearner:
             )
         if not len(y):
             return self
-        if not math.isfinite(y.sum()) and not np.isfinite(y).all():
+        if np.count_nonzero(np.isfinite(y)) < y.size:
             raise NotFiniteError(
                 f"outcomes must be finite, got {y[~np.isfinite(y)][0]}; leave the row out instead"
             )
@@ -267,9 +273,9 @@ class LinearGaussianLearner:
             moment=moment,
             counts=counts,
             outcome_squares=squares,
-            log_scales=self.log_scales + float(np.log(scale).sum()),
-            widest_scale=max(self.widest_scale, float(scale.max())),
-            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
+            log_scales=self.log_scales + sum(map(math.log, scale.tolist())),
+            widest_scale=max(self.widest_scale, *scale.tolist()),
+            narrowest_scale=min(self.narrowest_scale, *scale.tolist()),
         )
         return grown._begun()
 
@@ -343,7 +349,8 @@ class LinearGaussianLearner:
             return EMPTY
         if not self.n:
             return "no rows yet"
-        known = bool(found) and found[0].factor.size > 0  # NumPy < 2.1 knows no rank of nothing
+        # NumPy < 2.1 knows no rank of nothing
+        known = found and found[0].factor.size
         seen, q = np.linalg.matrix_rank(found[0].factor) if known else 0, len(self.moment[0])
         text = "all directions seen" if seen == q else f"{seen} of {q} directions seen"
         if flat < 1:
@@ -406,9 +413,7 @@ class LinearGaussianLearner:
 
     @property
     def radius(self) -> float:
-        """How far below its top the log-likelihood of a plausible parameter may lie (`kappa`);
-        inf before it is known.
-        """
+        """How far below its top a plausible parameter's log-likelihood may lie; inf: not known."""
         return self.kappa
 
     @property
@@ -440,10 +445,10 @@ class LinearGaussianLearner:
         if known is not None:
             return known
         phi, offset, scale = self.features_at.rows(x, a)
-        seen, eta = self._predictive
-        free = phi @ self.space.basis if self.space.known else phi
-        location = ellipsoids.part_of(seen, free) @ eta + phi @ self.space.origin + offset
-        found = location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
+        seen, centre = self._predictive
+        free, base = self.space.projected(phi, offset)
+        along, spread = ellipsoids.along(seen, free)
+        found = along @ centre + base, np.sqrt(scale * scale + spread)
         self._predicted.clear()
         self._predicted[asked] = found
         return found
@@ -455,9 +460,9 @@ class LinearGaussianLearner:
 
     @cached_property
     def _predictive(self) -> tuple[SeenDirections, np.ndarray]:
-        """Directions of the posterior's precision, and its mean in their columns (c,)."""
+        """Directions of the posterior's precision, and its mean along them (r,)."""
         seen = seen_directions(WIDER_PRIOR * self.space.prior + self.information[0])
-        return seen, seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
+        return seen, ellipsoids.part_of(seen, self.moment[:1])[0] @ seen.lift
 
     def predictive_cdf(
         self, x: np.ndarray, a: np.ndarray, y: np.ndarray
@@ -469,8 +474,8 @@ class LinearGaussianLearner:
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         location, sd = self.predict(x, a)
-        z = (y - location) / sd
-        return float(-0.5 * (len(z) * LOG_2PI + z @ z) - np.log(sd).sum())
+        z, spread = (y - location) / sd, sum(map(math.log, sd.tolist()))
+        return float(-0.5 * (len(z) * LOG_2PI + z @ z) - spread)
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return True
@@ -503,15 +508,21 @@ class LinearGaussianLearner:
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         """The exact range over the newest snapshot's set."""
-        x = np.asarray(x, float)
-        at = self.features_at.grid(x, n_actions)
-        phi, offset, scale, read = at.phi, at.offset, at.scale, at.read_by(functional)
-        low, high, _, _ = self._range(*self.space.projected(phi, offset), 1.0)
-        parts = (
-            value_at(functional, (phi @ self.theta + offset)[None], scale, *read),
-            *value_range(functional, low[None], high[None], scale, *read),
-        )
-        return Guess(*(functional.clip(part).reshape(len(x), n_actions) for part in parts))
+        at = self.features_at.grid(np.asarray(x, float), n_actions)
+        low, high, _, _ = self._range(*self.space.projected(at.phi, at.offset), 1.0)
+        cut = functional.clip(self._values(functional, at, low, high))
+        return Guess(*cut.reshape(3, len(x), n_actions))
+
+    def _values(
+        self, functional: Functional, at: Grid, low: np.ndarray, high: np.ndarray
+    ) -> np.ndarray:
+        """(3, m): the estimate and the ends of the functional for loc from low to high (m,), not
+        yet cut to its declared range.
+        """
+        here = at.scale, *at.read_by(functional)
+        loc = at.phi @ self.theta + at.offset
+        ends = value_range(functional, low[None], high[None], *here)
+        return np.concatenate([value_at(functional, loc[None], *here), *ends])
 
     def _range(
         self, free: np.ndarray, base: np.ndarray, side: float
@@ -519,7 +530,7 @@ class LinearGaussianLearner:
         """Ends (m,) of free'eta + base, which ellipsoid sets the one on this side, and whether no
         parameter is left.
         """
-        low, high, tightest = ends(*self.region_of.stacked(self.in_force()).reach(free), side)
+        low, high, tightest = ends(*self.region.reach(free), side)
         empty = any(s.empty for s in self.in_force()) or apart(low, high)
         if empty:
             low[:], high[:] = -np.inf, np.inf
@@ -529,6 +540,11 @@ class LinearGaussianLearner:
         # ends may cross by rounding
         return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty
 
+    @property
+    def region(self) -> EllipsoidRegion:
+        """Of the snapshots in force."""
+        return self.region_of.stacked(self.in_force())
+
     def in_force(self) -> tuple[LinearSnapshot, ...]:
         """The newest snapshot, or with `intersect` all."""
         return self.snapshots if self.intersect else self.snapshots[-1:]
@@ -537,34 +553,29 @@ class LinearGaussianLearner:
         """Bounds at x (n, dx) for all K actions over the newest snapshot's set, and where the
         upper one is attained.
         """
-        x = np.asarray(x, float)
-        at = self.features_at.grid(x, n_actions)
-        phi, offset, scale, read = at.phi, at.offset, at.scale, at.read_by(functional)
+        at = self.features_at.grid(np.asarray(x, float), n_actions)
         side = -1.0 if direction(functional) < 0 else 1.0
-        free, base = self.space.projected(phi, offset)
+        free, base = self.space.projected(at.phi, at.offset)
         low, high, tightest, empty = self._range(free, base, side)
-        searched = is_searched(functional)
-        estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, *read)
-        free_lower, free_upper = value_range(functional, low[None], high[None], scale, *read)
-        shape = len(x), n_actions
-        upper = functional.clip(free_upper)
+        searched, shape = is_searched(functional), (len(x), n_actions)
+        values = self._values(functional, at, low, high).reshape(3, *shape)
+        estimate, lower, upper = functional.clip(values)
         forms: tuple[Together, ...] = ()
         if is_mean(functional) and not empty:  # affine in theta
-            cut = (upper != free_upper).ravel()
-            region = self.region_of.stacked(self.in_force())
-            forms = together(region, free, base, tightest, upper.ravel(), cut, n_actions)
+            cut = upper != values[2]
+            forms = together(self.region, free, base, tightest.reshape(shape), upper, cut)
         return Bounds(
-            estimate=functional.clip(estimate).reshape(shape),
-            lower=functional.clip(free_lower).reshape(shape),
-            upper=upper.reshape(shape),
+            estimate=estimate,
+            lower=lower,
+            upper=upper,
             method="ascent" if searched else "exact",
             guaranteed=not (empty or searched),
             rule=self.rule,
             note=EMPTY if empty else SEARCHED if searched else "",
-            find_witness=lambda: witness(self, phi, tightest, side).reshape(*shape, -1),
+            find_witness=lambda: witness(self, at.phi, tightest, side).reshape(*shape, -1),
             empty=empty,
-            free_lower=free_lower.reshape(shape),
-            free_upper=free_upper.reshape(shape),
+            free_lower=values[1],
+            free_upper=values[2],
             together=forms,
         )
 
@@ -573,18 +584,6 @@ class LinearGaussianLearner:
         those before it).
         """
         return trail_of(self, functional, x, n_actions)
-
-    @property
-    def rule(self) -> str:
-        again = ", begun anew at growing times," if self.restarts else ""
-        own = f", for {named(self.groups)}," if len(self.groups) > 1 else ""
-        held = " and what was declared known is exact" if self.space.known else ""
-        return (
-            f"mixture of self-normalised e-processes{again}{own} in closed form: covers the truth "
-            "at all times and for adaptive "
-            f"data with probability at least {1 - self.delta:g} if the model holds and the noise "
-            f"scale is not understated{held}"
-        )
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """sup over the set of sum_i (T_i - T_hat_i)^2 <= slope^2 scale^2 2 kappa; at most rows

@@ -7,6 +7,7 @@ Axis letters: n contexts, K actions, D flat parameters, q free parameters, k e-p
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, NormBall, unit_diagonal
+from gedppl.learning.groups import named
 from gedppl.learning.reach import is_mean
 from gedppl.learning.storing import storable
 from gedppl.numerics.arrays import LARGEST, countable
@@ -268,9 +270,10 @@ class RegionMemo:
 
     def stacked(self, snapshots: tuple[LinearSnapshot, ...]) -> EllipsoidRegion:
         known, region = self._last
-        if len(known) != len(snapshots) or any(
-            one is not other for one, other in zip(known, snapshots)
-        ):
+        same = known is snapshots or (
+            len(known) == len(snapshots) and all(map(operator.is_, known, snapshots))
+        )
+        if not same:
             region = EllipsoidRegion([s.ellipsoids for s in snapshots], self._q)
             self._last = (snapshots, region)
         return region
@@ -329,13 +332,14 @@ class FeatureMemo:
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")
         offset = one_each(offsets, m)
         scale = one_each(fixed["scale"], m)
-        if np.count_nonzero(countable(phi)) < phi.size or not countable(offset).all():
+        fine = np.count_nonzero(countable(phi)) + np.count_nonzero(countable(offset))
+        if fine < phi.size + m:
             raise NotFiniteError(
                 "features or offset are not finite at some row, or beyond "
                 f"{LARGEST:g}; check the model at that context"
             )
-        if not (scale.min(initial=1.0) >= 1 / LARGEST and scale.max(initial=1.0) <= LARGEST):
-            usable = (scale >= 1 / LARGEST) & (scale <= LARGEST)
+        usable = (scale >= 1 / LARGEST) & (scale <= LARGEST)
+        if np.count_nonzero(usable) < m:
             raise DataError(
                 f"noise scales must be positive and finite, from {1 / LARGEST:g} to {LARGEST:g}, "
                 f"got {scale[~usable][0]}; mend the model, or measure outcomes in another unit"
@@ -389,6 +393,18 @@ def at_contexts(predictor: LinearPredictor, x: np.ndarray, n_actions: int) -> Pr
     return predictor.features(rows, a), predictor.offset(rows, a), predictor.fixed(rows, a)
 
 
+def rule_of(delta: float, groups: tuple[Group, ...], space: Space, *, restarts: bool) -> str:
+    """How parameters are kept in the set, in one sentence."""
+    again = ", begun anew at growing times," if restarts else ""
+    own = f", for {named(groups)}," if len(groups) > 1 else ""
+    held = " and what was declared known is exact" if space.known else ""
+    return (
+        f"mixture of self-normalised e-processes{again}{own} in closed form: covers the truth at "
+        f"all times and for adaptive data with probability at least {1 - delta:g} if the model "
+        f"holds and the noise scale is not understated{held}"
+    )
+
+
 def norm_ball(
     norm_bound: float | Sequence[tuple[ArrayLike, float]] | None, dim: int
 ) -> np.ndarray | None:
@@ -418,7 +434,7 @@ def check_resolved(
     """
     told = (np.abs(y) + np.abs(offset)) / scale
     fitted = np.abs(white) @ np.abs(origin)
-    if np.maximum(told, fitted).max() <= RESOLVED:
+    if np.count_nonzero((told <= RESOLVED) & (fitted <= RESOLVED)) == len(y):
         return
     row = int(np.argmax(np.maximum(told, fitted)))
     what = (

@@ -133,43 +133,48 @@ def together(
     tightest: np.ndarray,
     upper: np.ndarray,
     cut: np.ndarray,
-    n_actions: int,
 ) -> tuple[Together, ...]:
     """free'eta + base of all actions over the ellipsoid that sets most of their upper ends, at each
     context by itself; none where it sets no two at any.
 
-    free (m, q), base (m,). tightest, upper, cut (m,): the ellipsoid behind each upper end, -1 where
-    it is open, the end itself, and whether the declared range cut it. The true theta lies in all
-    ellipsoids at once and its values in the range, so that what is known of different actions may
-    be added up: an action that another ellipsoid bounds stands with its upper end. Of one that the
-    range cut the first form takes that end, the second the ellipsoid, which may still say more of a
-    mixture.
+    free (nK, q), base (nK,). tightest, upper, cut (n, K): the ellipsoid behind each upper end, -1
+    where it is open, the end itself, and whether the declared range cut it. The true theta lies in
+    all ellipsoids at once and its values in the range, so that what is known of different actions
+    may be added up: an action that another ellipsoid bounds stands with its upper end. Of one that
+    the range cut the first form takes that end, the second the ellipsoid, which may still say more
+    of a mixture.
     """
-    n, r = len(upper) // n_actions, free.shape[1]
-    tightest = tightest.reshape(n, n_actions)
+    n, n_actions = tightest.shape
     if not np.count_nonzero(tightest >= 0):
         return ()
     most = np.zeros(n, np.intp)
     if region.size > 1:  # the one that sets the most ends at each context
         most = (tightest[:, :, None] == np.arange(region.size)).sum(axis=1).argmax(axis=1)
     own = tightest == most[:, None]
-    kinds = set(most.tolist())
-    upper, base, free = (
-        upper.reshape(n, n_actions),
-        base.reshape(n, n_actions),
-        free.reshape(n, n_actions, r),
-    )
-    middle, half = base.copy(), np.zeros((n, n_actions, max(map(region.axes, kinds))))
-    for e in kinds:
-        here = slice(None) if len(kinds) == 1 else (most == e).nonzero()[0]
-        centre, turned = region.around(e, free[here])
-        middle[here] += centre
-        half[here, :, : turned.shape[2]] = turned
-    forms = []
-    was_cut = own & cut.reshape(n, n_actions)
+    free = free.reshape(n, n_actions, -1)
+    middle, half = _around(region, most, free)
+    middle, forms, was_cut = middle + base.reshape(n, n_actions), [], own & cut
     for mine in (own & ~was_cut, own) if np.count_nonzero(was_cut) else (own,):
         if mine.sum(axis=1).max() > 1:
             forms.append(
                 Together(np.where(mine, middle, upper), np.where(mine[:, :, None], half, 0.0))
             )
     return tuple(forms)
+
+
+def _around(
+    region: EllipsoidRegion, most: np.ndarray, free: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Middle (n, K) and half (n, K, r) of features (n, K, q), by the ellipsoid of each context."""
+    kinds = set(most.tolist())
+    if len(kinds) == 1:
+        return region.around(kinds.pop(), free)
+    middle, half = (
+        np.empty(free.shape[:2]),
+        np.zeros((*free.shape[:2], max(map(region.axes, kinds)))),
+    )
+    for e in kinds:
+        (here,) = (most == e).nonzero()
+        middle[here], turned = region.around(e, free[here])
+        half[here, :, : turned.shape[2]] = turned
+    return middle, half

@@ -505,9 +505,9 @@ def read_numbers(
     if array.dtype.kind not in "biuf":
         raise error(f"{_wanted(value, what)}, got {_shown(value)}")
     array = np.array(array, float)
-    bad = ~(np.abs(array) <= LARGEST) & ~(np.isnan(array) & missing)
-    if bad.any():
-        found = array[bad][0]
+    fine = countable(array) | np.isnan(array) if missing else countable(array)
+    if np.count_nonzero(fine) < array.size:
+        found = array[~fine][0]
         said = (
             "is NaN"
             if np.isnan(found)

@@ -129,22 +129,20 @@ def select_policies(
     """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,),
     allowed (C, K), played (K,) or, where contexts are of several runs, (C, K).
     """
-    at_most = np.repeat(np.asarray(limits, float)[None], len(score), axis=0)
-    policy = np.zeros(score.shape)
-    left = np.arange(len(score))
+    at_most, policy = np.asarray(limits, float)[None], np.zeros(score.shape)
+    left: Any = range(len(score))
     if cost_upper.shape[1] == 1:
         step = max(1, PAIRS_AT_ONCE // score.shape[1] ** 2)
-        cuts = [slice(first, first + step) for first in range(0, len(score), step)]
-        parts = [
-            _alone_on_top(score[c], cost_upper[c], at_most[c], allowed[c], policy[c]) + c.start
-            for c in cuts
-        ]
-        left = np.concatenate(parts)
+        left = []
+        for first in range(0, len(score), step):
+            c = slice(first, first + step)
+            rest = _alone_on_top(score[c], cost_upper[c], at_most, allowed[c], policy[c])
+            left += (first + rest).tolist()
     if not len(left):
         return policy
-    counts = np.broadcast_to(played, score.shape)
+    counts, at_most = np.broadcast_to(played, score.shape), np.repeat(at_most, len(left), axis=0)
     for c, polytope in zip(
-        left, Polytope.batch(cost_upper[left], at_most[left], allowed[left], safe_action)
+        left, Polytope.batch(cost_upper[left], at_most, allowed[left], safe_action)
     ):
         if polytope is None:
             raise InfeasibleError(why_infeasible(cost_upper[c], limits, allowed[c]))
@@ -155,8 +153,8 @@ def select_policies(
 def _alone_on_top(
     score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, policy: np.ndarray
 ) -> np.ndarray:
-    """Fill in policies (C, K) where one vertex beats all others under one limit; the contexts where
-    none does, with ties or none.
+    """Fill in policies (C, K) where one vertex beats all others under one limit, (1, 1); the
+    contexts where none does, with ties or none.
 
     A vertex is an action within the limit, or a mixture of one strictly below it and one above that
     sits on it: score_i + (score_j - score_i) e_i / (e_i - e_j), e the excess over the limit.
@@ -165,8 +163,8 @@ def _alone_on_top(
     e = excess[:, 0]
     n, K = e.shape
     within = usable & (e <= 0)
-    # a cheap one and a dear one
-    pair = (within & (e < 0))[:, :, None] & (usable & ~within)[:, None, :]
+    # a cheap one and a dear one; what is not usable has an excess of 0
+    pair = (e < 0)[:, :, None] & (e > 0)[:, None, :]
     # of the dear one
     share = np.divide(
         e[:, :, None], e[:, :, None] - e[:, None, :], out=np.zeros((n, K, K)), where=pair
@@ -188,9 +186,8 @@ def _alone_on_top(
     mixed = share[row, i, j]
     policy[row, i] = 1.0 - mixed
     policy[row, j] += mixed
-    left = ~alone | ((policy * e).sum(axis=1) > 0.1 * SLACK)
-    policy[left] = 0.0
-    found: np.ndarray = left.nonzero()[0]
+    found: np.ndarray = (~alone | ((policy * e).sum(axis=1) > 0.1 * SLACK)).nonzero()[0]
+    policy[found] = 0.0
     return found
 
 
@@ -432,7 +429,7 @@ def scaled_excess(
     cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cost minus limit (B, J, K), each row scaled to at most 1 and freed of rounding around 0, and
-    who is usable (B, K).
+    who is usable (B, K). limit (B, J), or (1, J) for all.
 
     A lifted limit (+inf) leaves a row of -1: kept by every policy, tight for none.
     """

@@ -160,12 +160,15 @@ def _polished(policy: np.ndarray, excess: np.ndarray) -> np.ndarray:
 # single v need attain. So {V <= limit} holds every policy that keeps the limit action by action,
 # and more, and V is what the set says of a policy's cost: nothing is given up.
 #
-# On a face of the simplex, pi = e_0 + sum_i w_i (e_i - e_0), the score is s'w + constant. With
-# m, D the differences of middle and half, h = half_0 and r = limit - middle_0 - m'w the room, the
-# best point of V = limit has a multiple k of the price of the limit with D'(h + D w) = k s - r m,
-# hence w = Q^-1 (k s - r m - D'h), Q = D'D: linear in k, since r is. That |h + D w| = r is then a
-# quadratic equation for k. Faces of two and three actions are solved so; more than three hardly
-# ever gain (on the linear problems of `benchmarks/regret.py` nothing that could be measured).
+# With r_a = limit - middle_a the limit is met where |sum_a pi_a half_a| = r'pi, that is where
+#
+#     pi'M pi = 0,    M = half half' - r r',
+#
+# for policies of any size, since both sides grow alike. On a face of two actions that is a
+# quadratic equation for their ratio. On one of three the best point has s = l 1 + k M pi for the
+# scores s, so that pi is a multiple of A (s - l 1), A the adjugate of M there, and pi'M pi = 0 a
+# quadratic equation for l. More than three actions hardly ever gain (on
+# the linear problems of `benchmarks/regret.py` nothing that could be measured).
 #
 # Axis letters: C contexts, K actions, r directions, n faces.
 # ==================================================================================================
@@ -332,15 +335,19 @@ def _promising(policy: np.ndarray, reward: np.ndarray, together: Together) -> np
 
 
 @lru_cache(maxsize=64)
-def _faces(k: int) -> tuple[np.ndarray, int, np.ndarray]:
-    """(n, 3) actions of every pair and triple of k, the second repeated in a pair; how many are
-    pairs, which come first; and the places of aa, ab, ac, bb, cc, bc in a flat (k, k), (6 n,).
+def _faces(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(n, 3) actions of every pair and triple of k, pairs first, the second repeated in a pair;
+    the places of aa, ab, bb of the pairs in a flat (k, k), (3, pairs); and of the four entries in
+    each cofactor of the triples, and of M itself, (5, 3, 3, triples).
     """
-    pairs = [(a, b, b) for a, b in combinations(range(k), 2)]
-    faces = np.array([*pairs, *combinations(range(k), 3)], np.intp).reshape(-1, 3)
-    a, b, c = faces.T
-    products = [k * i + j for i, j in ((a, a), (a, b), (a, c), (b, b), (c, c), (b, c))]
-    return faces, len(pairs), np.concatenate(products)
+    pairs = np.array(list(combinations(range(k), 2)), np.intp).reshape(-1, 2)
+    triples = np.array(list(combinations(range(k), 3)), np.intp).reshape(-1, 3)
+    faces = np.concatenate([pairs.take([0, 1, 1], axis=1), triples])
+    a, b = pairs.T
+    after, last = triples.take([1, 2, 0], axis=1), triples.take([2, 0, 1], axis=1)
+    i, j, u, v, c = after.T[:, None], after.T, last.T[:, None], last.T, triples.T
+    cofactors = [k * i + j, k * u + v, k * i + v, k * u + j, k * c[:, None] + c]
+    return faces, k * np.array([a, a, b]) + [a, b, b], np.array(cofactors)
 
 
 def _on_the_limit(
@@ -350,46 +357,29 @@ def _on_the_limit(
     inside it: M shares (M, 3) of actions (M, 3), and the contexts (M,) they are for, in order.
     """
     C, k = score.shape
-    faces, pairs, products = _faces(k)
-    a, b, c = faces.T
-    n, half = len(faces), together.half
-    gram = (half @ half.swapaxes(1, 2)).reshape(C, -1).take(products, axis=1).reshape(C, 6, n)
-    g, ab, ac, bb, cc, bc = gram.swapaxes(0, 1)
-    ends = np.array([score, together.middle])
-    from_a = ends.take(a, axis=2)
-    # (2 differences, (s, m, D'h), C, n)
-    d = np.empty((2, 3, C, n))
-    np.subtract(ends.take(b, axis=2), from_a, out=d[0, :2])
-    np.subtract(ends.take(c, axis=2), from_a, out=d[1, :2])
-    np.subtract(gram.swapaxes(0, 1)[1:3], g, out=d[:, 2])
-    m, h, room = d[:, 1], d[:, 2], limit - from_a[1]
-    q = np.empty((2, 2, C, n))
-    q[0, 0], q[1, 1] = bb - ab - h[0], cc - ac - h[1]
-    q[0, 1] = q[1, 0] = bc - ab - h[1]
-    # parallel halves, no root: no number, and not a policy
+    faces, products, cofactors = _faces(k)
+    pairs, half, room = products.shape[1], together.half, limit - together.middle
+    form = (half @ half.swapaxes(1, 2) - room[:, :, None] * room[:, None]).reshape(C, -1)
+    aa, ab, bb = form.take(products, axis=1).swapaxes(0, 1)  # (C, pairs)
+    one, two, three, four, m = form.take(cofactors, axis=1).transpose(1, 2, 3, 0, 4)
+    adjugate = one * two - three * four  # (3, 3, C, triples)
+    own = score.take(faces.T[:, pairs:], axis=1).swapaxes(0, 1)  # (3, C, triples)
+    by_score, by_one = (adjugate * (own - own[0])).sum(axis=1), adjugate.sum(axis=1)
+    # with M, not with A: where A is off by rounding the limit is met all the same
+    m_score, m_one = (m * by_score).sum(axis=1), (m * by_one).sum(axis=1)
+    ss, sl = (by_score * m_score).sum(axis=0), (by_score * m_one).sum(axis=0)
+    ll = (by_one * m_one).sum(axis=0)
+    shares = np.zeros((3, C, 2, len(faces)))  # of each action, at the two roots
+    # no root: no number, and not a policy
     with np.errstate(all="ignore"):
-        solved = np.empty_like(d)
-        np.subtract(q[1, 1] * d[0], q[0, 1] * d[1], out=solved[0])
-        np.subtract(q[0, 0] * d[1], q[0, 1] * d[0], out=solved[1])
-        solved /= q[0, 0] * q[1, 1] - q[0, 1] * q[0, 1]
-        ms, mm, mh = m[0] * solved[0] + m[1] * solved[1]
-        # the room is r = start + slope k, and w = k u + v
-        start, slope = (room + mh) / (1 - mm), -ms / (1 - mm)
-        u, v = solved[:, 0] - slope * solved[:, 1], -start * solved[:, 1] - solved[:, 2]
-        # a pair has one share, w = k: nothing is left to choose but where it meets the limit
-        start[:, :pairs], slope[:, :pairs] = room[:, :pairs], -m[0, :, :pairs]
-        u[0, :, :pairs], u[1, :, :pairs], v[:, :, :pairs] = 1.0, 0.0, 0.0
-        qu, qv = q[0] * u[0] + q[1] * u[1], q[0] * v[0] + q[1] * v[1]
-        square = u[0] * qu[0] + u[1] * qu[1] - slope * slope
-        mixed = (v * qu + h * u).sum(axis=0) - start * slope
-        constant = (v * (qv + 2 * h)).sum(axis=0) + g - start * start
-        far = -(mixed + np.copysign(np.sqrt(mixed * mixed - square * constant), mixed))
-        shares = np.empty((3, 2, C, n))  # of a, b and c, at the two roots
-        roots = np.array([far / square, constant / far])
-        np.multiply(u[:, None], roots, out=shares[1:])
-        shares[1:] += v[:, None]
-        np.subtract(1.0 - shares[1], shares[2], out=shares[0])
-        can = usable.take(faces.T, axis=1).swapaxes(0, 1)[:, None]
+        far = -(ab + np.copysign(np.sqrt(ab * ab - aa * bb), ab))
+        shares[0, :, 0, :pairs], shares[1, :, 0, :pairs] = bb, far
+        shares[0, :, 1, :pairs], shares[1, :, 1, :pairs] = far, aa
+        far = sl + np.copysign(np.sqrt(sl * sl - ss * ll), sl)
+        np.subtract(ll * by_score, far * by_one, out=shares[:, :, 0, pairs:])
+        np.subtract(far * by_score, ss * by_one, out=shares[:, :, 1, pairs:])
+        shares /= shares.sum(axis=0)
+        can = usable.take(faces.T, axis=1).swapaxes(0, 1)[:, :, None]
         inside = ((shares >= 0) & (can | (shares == 0))).all(axis=0)
-    row, root, face = inside.swapaxes(0, 1).nonzero()
-    return shares[:, root, row, face].T, row, faces[face]
+    row, root, face = inside.nonzero()
+    return shares[:, row, root, face].T, row, faces[face]
