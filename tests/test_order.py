@@ -59,6 +59,19 @@ def score_pyro(x, a, y=None):
     pyro.sample("y", pd.OrderedLogistic(effect[a], cut), obs=y)
 
 
+def shares(x, a, y=None):
+    """A chance that mixes three parts, by weights that add up to one."""
+    w = numpyro.sample("w", nd.Dirichlet(jnp.ones(3)).expand([K]).to_event(1))
+    parts = jnp.stack([x[:, 0], 1.0 - x[:, 0], jnp.full(len(a), 0.5)], axis=1)
+    numpyro.sample("y", nd.Bernoulli(probs=(w[a] * parts).sum(-1)), obs=y)
+
+
+def shares_pyro(x, a, y=None):
+    w = pyro.sample("w", pd.Dirichlet(torch.ones(3)).expand([K]).to_event(1))
+    parts = torch.stack([x[:, 0], 1.0 - x[:, 0], 0.5 + 0.0 * x[:, 0]], 1)
+    pyro.sample("y", pd.Bernoulli(probs=(w[a] * parts).sum(-1)), obs=y)
+
+
 def a_class(model):
     return ged.density_class(model, example=(X, np.zeros(1, int)))
 
@@ -97,6 +110,22 @@ def test_walls_are_as_many_as_proved_and_no_parameter_breaks_them(model, count) 
     room = 1e-12 * np.abs(v).max()
     assert (v @ normals.T <= limits + room).all()
     assert not (-v @ normals.T <= limits).all(axis=1).any()  # they say something
+
+
+@pytest.mark.parametrize("model", [shares, pytest.param(shares_pyro, marks=needs_pyro)])
+def test_the_last_of_weights_that_add_up_to_one_is_no_coordinate(model) -> None:
+    cls = a_class(model)
+    assert cls.seen.names == tuple(f"w[{k}, {j}]" for k in range(K) for j in range(2))
+    normals, limits = walls_of(cls)
+    assert np.array_equal(normals, np.kron(np.eye(K), np.ones(2)))
+    assert limits.tolist() == [1.0] * K
+    theta, x, a = cls.draw_prior(20, 1), np.linspace(0, 1, 6)[:, None], np.tile(np.arange(K), 2)
+    mine = served(cls)
+    chances = [
+        np.asarray(ged.mean(0, 1)(one.density_at(at, x, a)))
+        for one, at in ((cls, theta), (mine, mine.seen_of(theta)))
+    ]
+    assert np.abs(chances[0] - chances[1]).max() < 1e-12
 
 
 def by_search(learner, phi) -> float:

@@ -197,16 +197,16 @@ class Likelihood(ABC):
 
     @property
     def walled(self) -> bool:
-        """Whether there are `walls`."""
+        """Whether there are half-spaces of `domain` or `supports`."""
         return bool(self.supports[0])
 
-    def walls(self) -> Halves:
-        """Half-spaces A v <= b beyond which rows have no density, or supports no parameter."""
-        return self.supports
+    def domain(self) -> Halves:
+        """Half-spaces A v <= b beyond which some row has no density."""
+        return (), ()
 
     @property
     def supports(self) -> Halves:
-        """Those that supports leave, whatever the rows are."""
+        """Those beyond which supports have no parameter, whatever the rows are."""
         return (), ()
 
 
@@ -410,15 +410,16 @@ class PredictorLikelihood(Likelihood):
     def supports(self) -> Halves:
         return self.predictor.walls
 
-    def walls(self) -> Halves:
-        """The domain of the link at the rows seen, and what supports say."""
-        normals, limits = self.supports
+    def domain(self) -> Halves:
+        """That of the link at the rows seen."""
         ends = [(s, end) for s, end in zip((-1.0, 1.0), self.family.domain) if np.isfinite(end)]
-        if self.table is not None and ends:
-            rows = np.unique(self.table.x[:, : self.dim + 1], axis=0)
-            normals += tuple(sign * rows[:, :-1] for sign, _ in ends)
-            limits += tuple(sign * (end - rows[:, -1]) for sign, end in ends)
-        return normals, limits
+        if self.table is None or not ends:
+            return (), ()
+        rows = np.unique(self.table.x[:, : self.dim + 1], axis=0)
+        return (
+            tuple(sign * rows[:, :-1] for sign, _ in ends),
+            tuple(sign * (end - rows[:, -1]) for sign, end in ends),
+        )
 
     def density(self, eta: np.ndarray, fixed: Mapping[str, np.ndarray]) -> Density:
         """The outcome's density at predictors eta, offset included, of any batch shape."""

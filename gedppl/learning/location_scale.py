@@ -47,9 +47,10 @@ from gedppl.learning.radius import LikelihoodRatio
 from gedppl.learning.scale_posterior import ScalePrior, from_prior, scale_posterior, summary
 from gedppl.learning.scale_reach import ScaleReach
 from gedppl.learning.scale_sets import LOG_2PI, ScaleSet, fits_of, row_values, table_of
-from gedppl.learning.seen_class import declared_ends, reach_of_box
+from gedppl.learning.seen_class import declared_ends
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.numerics.arrays import check_delta
+from gedppl.programs.seen import over_box
 from gedppl.rows import Rows, grid
 
 if TYPE_CHECKING:
@@ -423,10 +424,14 @@ class LocationScaleLearner:
             np.minimum.at(scales[1], rows[known], part.scale(part.ends[0]))
         box = self._coefficient_box
         if np.isfinite(box).any():
-            ends = (offset + reach_of_box(phi, *box[::side]) for side in (1, -1))
-            location = tuple(ends)
+            least, most = over_box(phi, *box)
             low, high = scale_bounds.in_box(
-                self.form.family, functional, location, (scales[0], scales[1]), x, a
+                self.form.family,
+                functional,
+                (offset + least, offset + most),
+                (scales[0], scales[1]),
+                x,
+                a,
             )
             np.maximum(lower, low, out=lower)
             np.minimum(upper, high, out=upper)

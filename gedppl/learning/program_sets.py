@@ -72,6 +72,12 @@ class Region:
         )
         return found
 
+    def ends(self, phi: np.ndarray) -> np.ndarray:
+        """Where forms phi (M, D) are largest in the ellipsoid of the metric: (M, D)."""
+        white = self.whiten(phi)
+        size = np.maximum(np.linalg.norm(white, axis=1, keepdims=True), 1e-300)
+        return self.theta(np.sqrt(2 * self.kappa) * white / size)
+
     def z(self, theta: np.ndarray) -> np.ndarray:
         found: np.ndarray = (theta - self.centre) @ self.chol
         return found

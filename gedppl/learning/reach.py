@@ -21,8 +21,9 @@ from gedppl.learning.absolute_errors import absolute_errors, farthest_within_err
 from gedppl.learning.learner import price_of_wall
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, Ways, extremes, plausible, ways_of
-from gedppl.learning.walls import Box, Walls, behind, farthest_inside
+from gedppl.learning.walls import Box, Walls, behind, farthest_inside, is_walled, on_faces
 from gedppl.programs.contract import DensityClass
+from gedppl.programs.seen import over_box
 
 if TYPE_CHECKING:
     from gedppl.learning.learner import Bounds
@@ -67,8 +68,10 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
             "md,md->m", both, np.array([s.region.centre for s in sets])[newest]
         )
         box = declared_box(learner.cls, phi.shape[1])
-        solved = _solve(sets, np.where(np.isfinite(best), newest, -1), both, value, theta, box)
-        _inside_walls(sets, newest, solved, both, value, theta, box)
+        use = np.where(np.isfinite(best), newest, -1)
+        held = _on_walls(sets, use, both, value, theta, box)
+        solved = _solve(sets, np.where(held, -1, use), both, value, theta, box)
+        _inside_walls(sets, np.where(held, -1, newest), solved, both, value, theta, box)
         if learner.past:
             ends = np.array(
                 [
@@ -116,9 +119,34 @@ def reached(chosen: Plausible, both: np.ndarray, box: Box) -> np.ndarray:
     theta = np.broadcast_to(chosen.region.centre, both.shape).copy()
     value = np.full(len(both), np.inf)
     use = np.where(chosen.unseen.meets(both), -1, 0)
-    solved = _solve((chosen,), use, both, value, theta, box)
-    _inside_walls((chosen,), np.zeros(len(both), np.int64), solved, both, value, theta, box)
+    held = _on_walls((chosen,), use, both, value, theta, box)
+    solved = _solve((chosen,), np.where(held, -1, use), both, value, theta, box)
+    _inside_walls((chosen,), np.where(held, -1, 0), solved, both, value, theta, box)
     return value
+
+
+def _on_walls(
+    sets: tuple[Plausible, ...],
+    use: np.ndarray,
+    both: np.ndarray,
+    value: np.ndarray,
+    theta: np.ndarray,
+    box: Box,
+) -> np.ndarray:
+    """`_solve` for forms that go beyond a wall in the ellipsoid of their set's curvature."""
+    solved = np.zeros(len(both), bool)
+    for i in np.unique(use[use >= 0]):
+        chosen, mine = sets[i], np.flatnonzero(use == i)
+        if not is_walled(chosen, box):
+            continue
+        walls = behind(chosen, box)[0]
+        mine = mine[walls.broken(chosen.region.ends(both[mine]))]
+        for part in _in_parts(mine, max(chosen.data.n, walls.normals.size)):
+            if len(part):
+                found = on_faces(chosen, walls, both[part])
+                value[part] = np.minimum(value[part], found.value)
+                theta[part], solved[part] = found.theta, found.settled
+    return solved
 
 
 def _solve(
@@ -207,10 +235,9 @@ def _inside_walls(
     box: Box,
 ) -> None:
     """Solve again, behind the walls, what was found beyond one or not found at all."""
-    boxed = bool(np.isfinite(box).any())
-    for i in np.unique(use):
+    for i in np.unique(use[use >= 0]):
         chosen, mine = sets[i], np.flatnonzero(use == i)
-        if not (chosen.data.smooth and chosen.convex and (boxed or chosen.data.walled)):
+        if not is_walled(chosen, box):
             continue
         walls = behind(chosen, box)[0]
         again = mine[~solved[mine] | walls.broken(theta[mine])]
@@ -247,25 +274,15 @@ def declared_reach(cls: DensityClass, phi: np.ndarray) -> np.ndarray:
 
     |theta_site| <= S gives S |phi_site|, a box gives its best corner; sites add up.
     """
-    declared = cls.bounds
-    reach = np.zeros(len(phi))
-    covered = np.zeros(phi.shape[1], bool)
+    low, high = declared_box(cls, phi.shape[1])
+    covered = np.isfinite(low) | np.isfinite(high)
+    reach = over_box(phi, np.where(covered, low, 0.0), np.where(covered, high, 0.0))[1]
     for site in cls.sites:
-        if site.name not in declared:
-            continue
-        part = phi[:, site.start : site.stop]
-        limit = declared[site.name]
-        if isinstance(limit, tuple):
-            low, high = (np.broadcast_to(side, site.shape).ravel() for side in limit)
-            best = np.where(part > 0, high, low)
-            # a side may be open
-            reach += np.sum(
-                np.multiply(part, best, out=np.zeros(part.shape), where=part != 0), axis=1
-            )
-        else:
-            size = np.linalg.norm(part, axis=1)
+        limit = cls.bounds.get(site.name)
+        if limit is not None and not isinstance(limit, tuple):
+            size = np.linalg.norm(phi[:, site.start : site.stop], axis=1)
             reach += np.multiply(size, float(limit), out=np.zeros(len(phi)), where=size != 0)
-        covered[site.start : site.stop] = True
+            covered[site.start : site.stop] = True
     return np.where(np.any(phi[:, ~covered] != 0, axis=1), np.inf, reach)
 
 
@@ -571,8 +588,7 @@ def endless(chosen: Plausible, box: Box) -> Endless | None:
 
     def find() -> Endless | None:
         ways = ways_of(chosen.data) if chosen.convex and chosen.threshold is not None else None
-        walled = chosen.data.walled or np.isfinite(box).any()
-        normals = Walls.of(*box, chosen.data).normals if walled else np.zeros((0, len(box[0])))
+        normals = Walls.of(*box, chosen.data).normals
         return None if ways is None else Endless.of(chosen.data, ways, normals)
 
     found: Endless | None = chosen.behind_walls.get("endless", box, find)

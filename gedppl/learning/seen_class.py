@@ -30,6 +30,7 @@ from gedppl.learning.likelihoods import Likelihood
 from gedppl.learning.oracles import ANY_COORDINATES, called, form_of
 from gedppl.learning.ordered import CUMULATIVE
 from gedppl.programs.contract import Model
+from gedppl.programs.seen import over_box
 from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
 
@@ -67,17 +68,6 @@ def declared_ends(
                 low[j] = max(low[j], np.broadcast_to(sides[0], site.shape).ravel()[i])
                 high[j] = min(high[j], np.broadcast_to(sides[1], site.shape).ravel()[i])
     return low, high
-
-
-def reach_of_box(phi: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The smallest phi'v (m,) for phi (m, D) and v between low and high (D,); the largest with the
-    two exchanged.
-    """
-    ends = np.where(phi > 0, low, high)
-    found: np.ndarray = np.sum(
-        np.multiply(phi, ends, out=np.zeros(phi.shape), where=phi != 0), axis=1
-    )
-    return found
 
 
 class SeenClass(Model):
@@ -215,7 +205,7 @@ class SeenClass(Model):
         if not (np.isfinite(least) or np.isfinite(most)):
             return
         features, offset = self.predictor.features(x, a), self.predictor.offset(x, a)
-        low, high = (offset + reach_of_box(features, *self._box[::side]) for side in (1, -1))
+        low, high = (offset + end for end in over_box(features, *self._box))
         wrong = (low > most + 1e-9) | (high < least - 1e-9)
         if wrong.any():
             row = int(np.argmax(wrong))

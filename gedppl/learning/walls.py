@@ -25,7 +25,9 @@ import numpy as np
 from scipy.optimize import linprog
 
 from gedppl.learning.likelihoods import Likelihood
-from gedppl.learning.program_sets import Plausible, ways_of
+from gedppl.learning.program_sets import MARGIN, Extremes, Plausible, ways_of
+from gedppl.programs.contract import Halves
+from gedppl.programs.seen import over_box
 
 SHARPER, SHARPEST = 4.0, 100.0  # how much smaller a gap a step aims at, also after a full step
 GAP = 1e-9  # share of the way gone, and of the form's size for the residual: near enough
@@ -35,6 +37,8 @@ NEARNESS = 1e-3  # what a step costs, in room to the walls, in search of a point
 HALVINGS = 30  # of a step, until it helps
 LOOKS = 100  # at points, for a form; one that is bounded far out, where all is flat, may need many
 FARTHEST = 1e8  # standard errors: a form that goes on like this has no end
+FACE_STEPS, FACE_CHANGES = 12, 8  # towards a point on its walls, and of these before each
+NEAR = 1e-7  # as near as `extremes` goes
 HELD = 1e-10  # of what rows depend on most: the least that is not rounding
 
 Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
@@ -49,12 +53,44 @@ class Walls:
 
     @classmethod
     def of(cls, low: np.ndarray, high: np.ndarray, data: Likelihood) -> Walls:
-        """A box (D,), with open sides, and the domain of the link at the rows seen."""
-        eye, (normals, limits) = np.eye(len(low)), data.walls()
-        a = np.vstack([eye[np.isfinite(high)], -eye[np.isfinite(low)], *normals])
-        b = np.concatenate([high[np.isfinite(high)], -low[np.isfinite(low)], *limits])
+        """A box (D,), with open sides, what supports say, and the domain of the link at the rows
+        seen, as far as it is not sure to hold inside the others.
+        """
+        supports, domain = (
+            cls._joined(data.supports, len(low)),
+            cls._joined(data.domain(), len(low)),
+        )
+        doubtful = supports.ends(domain.normals, (low, high)) > domain.limits
+        eye = np.eye(len(low))
+        box = eye[np.isfinite(high)], -eye[np.isfinite(low)]
+        ends = high[np.isfinite(high)], -low[np.isfinite(low)]
+        a = np.vstack([*box, supports.normals, domain.normals[doubtful]])
+        b = np.concatenate([*ends, supports.limits, domain.limits[doubtful]])
         used = np.any(a != 0, axis=1)
         return cls(a[used], b[used])
+
+    @classmethod
+    def _joined(cls, halves: Halves, dim: int) -> Walls:
+        return cls(np.vstack([*halves[0], np.zeros((0, dim))]), np.concatenate([*halves[1], []]))
+
+    def ends(self, forms: np.ndarray, box: Box) -> np.ndarray:
+        """Upper bounds (M,) of forms phi (M, D) inside these walls and a box: for any l >= 0
+
+            phi'v <= l b + the largest (phi - l A)'v of the box,
+
+        tried wall by wall at the least l that leaves no coordinate of A on its side.
+        """
+        rest, found = forms, over_box(forms, *box)[1]
+        spent = np.zeros(len(forms))
+        for normal, limit in zip(self.normals, self.limits):
+            mine = normal != 0
+            share = np.max(rest[:, mine] / normal[mine], axis=1, initial=0.0)
+            less, cost = rest - share[:, None] * normal, spent + share * limit
+            end = cost + over_box(less, *box)[1]
+            better = end < found
+            rest, spent = np.where(better[:, None], less, rest), np.where(better, cost, spent)
+            found = np.where(better, end, found)
+        return found
 
     def broken(self, v: np.ndarray) -> np.ndarray:
         """Whether each v (M, D) lies beyond a wall, by more than rounding of what is added up for
@@ -256,6 +292,12 @@ def left_by_supports(data: Likelihood, theta: np.ndarray) -> np.ndarray:
     return inside
 
 
+def is_walled(chosen: Plausible, box: Box) -> bool:
+    """Whether there is a wall, and a solver that keeps behind it."""
+    walled = chosen.data.walled or bool(np.isfinite(box).any())
+    return chosen.data.smooth and chosen.convex and walled
+
+
 def behind(chosen: Plausible, box: Box) -> tuple[Walls, np.ndarray | None]:
     """A set's walls, and a member strictly inside them; found once for each set."""
 
@@ -357,3 +399,117 @@ def _off(residual: np.ndarray, duals: np.ndarray, free: np.ndarray, aim: np.ndar
         np.sum(residual**2, axis=1) + np.sum((duals * free - aim[:, None]) ** 2, axis=1)
     )
     return found
+
+
+# from wall to wall --------------------------------------------------------------------------------
+
+
+class _Model:
+    """Quadratic models of the slack around points z, one for each form h,
+
+        s + g'd - d'B d / 2 >= 0    behind walls    N d <= r.
+
+    On the walls that hold it a form is farthest at d = d0 + t d1, where N d1 = 0 on these.
+    """
+
+    def __init__(
+        self, form: np.ndarray, seen: _Look, normals: np.ndarray, room: np.ndarray
+    ) -> None:
+        """form (M, D), normals (w, D), room (M, w)."""
+        M, D = form.shape
+        sides = np.empty((M, D, 2 + len(normals)))
+        sides[:, :, 0], sides[:, :, 1], sides[:, :, 2:] = seen.grad, form, normals.T
+        lift = 1e-12 * np.einsum("mdd->m", seen.information)
+        lift[~(lift > 1e-30)] = np.nan  # the slack no longer falls: no point is farthest
+        found = np.linalg.solve(seen.information + lift[:, None, None] * np.eye(D), sides)
+        self.form, self.seen, self.normals, self.room = form, seen, normals, room
+        self.ways = found  # B^-1 of g, h and every normal
+
+    def farthest(self, held: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """With the walls that hold each form, (M, w): d (M, D), the price (M,) of the slack, 0
+        where the walls alone hold the form, and what every wall pulls (M, w).
+        """
+        ways, duals = self.ways[:, :, :2], np.zeros((*held.shape, 2))
+        use = np.flatnonzero(held.any(axis=0))
+        room = self.room * held
+        if len(use):
+            own = held[:, use]
+            back = self.ways[:, :, 2 + use]
+            aim = self.normals[use] @ ways * own[:, :, None]
+            aim[:, :, 0] -= room[:, use]
+            matrix = self.normals[use] @ back * (own[:, :, None] * own[:, None])
+            size = np.einsum("mww->m", matrix)[:, None]
+            matrix[:, np.arange(len(use)), np.arange(len(use))] += np.where(
+                own, 1e-13 * size, size + 1e-300
+            )
+            duals[:, use] = pull = np.linalg.solve(matrix, aim)
+            ways = ways - back @ pull
+        seen, first, along = self.seen, ways[:, :, 0], ways[:, :, 1]
+        free = np.einsum("md,md->m", self.form, along)
+        left = 2 * seen.slack + np.einsum("md,md->m", seen.grad, first)
+        left += np.einsum("mw,mw->m", room, duals[:, :, 0])
+        corner = free <= 1e-12 * np.einsum("md,md->m", self.form, self.ways[:, :, 1])
+        far = np.sqrt(np.maximum(left, 0.0) / np.maximum(free, 1e-300))
+        price = 1.0 / np.maximum(far, 1e-300)
+        price[corner & (left >= 0)] = 0.0
+        move = first + np.where(corner, 0.0, far)[:, None] * along
+        return move, price, duals[:, :, 1] + price[:, None] * duals[:, :, 0]
+
+
+@np.errstate(all="ignore")
+def on_faces(chosen: Plausible, walls: Walls, phi: np.ndarray) -> Extremes:
+    """max phi'v over the set inside the walls for phi (M, D), as `extremes` finds it without: each
+    step goes to the farthest point of the slack's quadratic model, with the walls that hold it
+    there; those are found by adding walls that it breaks and dropping walls that pull.
+
+    The bound is that of `farthest_inside`, from the point reached and its multipliers; forms whose
+    walls do not settle are left to that search.
+    """
+    region, near = chosen.region, walls.near(np.vstack([phi, chosen.touched]))
+    form, lean = region.whiten(phi), region.whiten(near.normals)
+    size, unit = np.linalg.norm(form, axis=1), np.linalg.norm(lean, axis=1)
+    form, lean = form / size[:, None], lean / unit[:, None]
+    reach, (M, D) = np.sqrt(2 * region.kappa), phi.shape
+    z, bound, settled = np.zeros((M, D)), np.full(M, np.inf), np.zeros(M, bool)
+    held, going, calls = np.zeros((M, len(unit)), bool), np.arange(M), 0
+
+    def look(z: np.ndarray) -> tuple[_Look, np.ndarray, np.ndarray]:
+        theta = region.theta(z)
+        slack, grad, information = region.parabola(theta)
+        seen = _Look(slack, region.whiten(grad), region.whitened(information))
+        known = np.isfinite(slack + grad.sum(axis=1) + information.sum(axis=(1, 2)))
+        return seen, (near.limits - theta @ near.normals.T) / unit, known
+
+    # the set's own metric is the first model
+    seen = _Look(np.full(M, region.kappa), np.zeros((M, D)), np.tile(np.eye(D), (M, 1, 1)))
+    room = np.tile((near.limits - near.normals @ region.centre) / unit, (M, 1))
+    for _ in range(FACE_STEPS):
+        model, active = _Model(form[going], seen, lean, room), held[going]
+        for _ in range(FACE_CHANGES):
+            move, price, pull = model.farthest(active)
+            change = np.where(active, pull < 0, room - move @ lean.T < -GAP * reach)
+            if not change.any():
+                break
+            active = active ^ change
+        held[going], duals = active, np.where(active, np.maximum(pull, 0.0), 0.0)
+        rest = np.linalg.norm(form[going] + price[:, None] * seen.grad - duals @ lean, axis=1)
+        gap = np.abs(price * seen.slack) + np.sum(duals * np.abs(room), axis=1)
+        gap += MARGIN * reach * rest
+        done = gap < NEAR * np.linalg.norm(z[going], axis=1)
+        done &= seen.slack > -NEAR * region.kappa
+        if done.any():
+            at = going[done]
+            bound[at] = np.sum(phi[at] * region.theta(z[at]), axis=1) + size[at] * gap[done]
+            settled[at] = True
+        left = ~done & np.isfinite(move).all(axis=1)
+        going, move = going[left], move[left]
+        if not len(going):
+            break
+        for _ in range(HALVINGS):
+            seen, room, ok = look(z[going] + move)
+            calls += len(going)
+            if ok.all():
+                break
+            move[~ok] *= 0.5
+        z[going] += move
+    return Extremes(region.theta(z), bound, settled, calls)

@@ -61,7 +61,8 @@ class Backend(ABC):
     known_family: bool  # its family is one of ours
     has_cutpoints: bool  # which may be out of order
     discrete: bool
-    ranges: dict[str, tuple[float, float, bool]]  # of the sites; whether entries rise
+    # of the sites, and what supports say of their entries together
+    ranges: dict[str, tuple[float, float, str]]
     assignments: list[dict[str, Any]]  # of the discrete latents that are summed out
 
     def __init__(self) -> None:

@@ -50,8 +50,8 @@ class SiteRecord:
     shapes: tuple[Shape, ...] = ()  # of the value, or of each array in a module's value
     free_shapes: tuple[Shape, ...] = ()  # the same unconstrained
     constraint: Any = None
-    # of the value's entries, by the constraint, and whether they rise
-    range: tuple[float, float, bool] = (-math.inf, math.inf, False)
+    # of the value's entries, by the constraint, and what it says of them together
+    range: tuple[float, float, str] = (-math.inf, math.inf, "")
     unconstrained: bool = False  # any real number is allowed: the value is its own free form
     sees_y: bool = False  # whether the value is the very y that the program was called with
 

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.programs.values import (
+    SIMPLEX,
     Arithmetic,
     Array,
     Atom,
@@ -72,10 +73,23 @@ class Reading:
         shape: tuple[int, ...],
         low: float = -np.inf,
         high: float = np.inf,
-        rising: bool = False,
+        together: str = "",
     ) -> Form:
-        self.atoms.append(Atom(name, shape, low, high, False, rising=rising))
-        return self._form_of(len(self.atoms) - 1)
+        """Of entries that add up to one the last is 1 minus the others, which are the atom."""
+        number = len(self.atoms)
+        if together != SIMPLEX:
+            self.atoms.append(Atom(name, shape, low, high, False, together=together))
+            return self._form_of(number)
+        *lead, k = shape
+        self.atoms.append(Atom(name, (*lead, k - 1), low, high, False, together=together))
+        others, unit = self._form_of(number), self.arithmetic.identity((k,))
+        rest = np.hstack([np.eye(k - 1), -np.ones((k - 1, 1))])
+        return replace(
+            others,
+            terms={number: self.arithmetic.contracted(others.terms[number], rest)},
+            offset=self.arithmetic.broadcast(unit[-1], shape),
+            centred=False,
+        )
 
     def _form_of(self, number: int) -> Form:
         atom = self.atoms[number]
@@ -182,7 +196,7 @@ class Reading:
 
     def evaluate(self, sites: Sequence[Array]) -> list[Array]:
         """Every atom's value at the sites' values; actions are those of the reading."""
-        values: list[Array] = list(sites)
+        values = [atom.kept(value) for atom, value in zip(self.atoms, sites)]
         for atom in self.atoms[len(sites) :]:
             assert atom.run is not None
             parts = [one.at(values, self.arithmetic) for one in atom.operands]

@@ -292,7 +292,7 @@ class PyroFill(Messenger):
         self.log_jacobian: Any = 0.0
         self.log_weight: Any = 0.0
         self.observed: Any = None
-        self.supports: dict[str, tuple[float, float, bool]] = {}
+        self.supports: dict[str, tuple[float, float, str]] = {}
 
     def _pyro_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
@@ -406,7 +406,7 @@ class PyroProgram(TorchKernels):
             # it decides by its values, or has no vectorised form: then it is not recorded
             return
 
-    def _ranges_of_priors(self) -> dict[str, tuple[float, float, bool]]:
+    def _ranges_of_priors(self) -> dict[str, tuple[float, float, str]]:
         """The supports of sample sites, as far as no other site sets them: an end that theta moves
         has a gradient, or is another one at other settings.
         """
@@ -417,14 +417,14 @@ class PyroProgram(TorchKernels):
                 runs.append(self._filled(asked, as_tensor(self.x), as_tensor(self.a)).supports)
         except RuntimeError:
             # a program that takes parameters out of the graph; nothing is claimed of its sites
-            runs = [{site.name: (np.nan, np.nan, False) for site in self.sites if site.prior}]
+            runs = [{site.name: (np.nan, np.nan, "") for site in self.sites if site.prior}]
         return {
             name: (
                 low if all(run[name][0] == low for run in runs) else -np.inf,
                 high if all(run[name][1] == high for run in runs) else np.inf,
-                rising,
+                together,
             )
-            for name, (low, high, rising) in runs[0].items()
+            for name, (low, high, together) in runs[0].items()
         }
 
     def _check_outcome_use(self) -> None:

@@ -110,7 +110,7 @@ class ReaderOfRows:
                     one.by_action,
                     tuple(part.table(own, StillForm) for part, own in zip(one.operands, arrays)),
                     one.elementary,
-                    one.rising,
+                    one.together,
                 )
                 for one, arrays in zip(self.known_atoms, atoms)
             ),

@@ -32,6 +32,7 @@ from gedppl.programs.contract import (
     Profiled,
 )
 from gedppl.programs.links import OUTCOMES, SCALED
+from gedppl.programs.values import RISING, SIMPLEX
 from gedppl.rows import Tabulated, unit_slopes
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class AtomTable:
     by_action: bool
     operands: tuple[np.ndarray | StillForm | int, ...]  # an int: another atom, of whole numbers
     elementary: str = ""
-    rising: bool = False
+    together: str = ""
 
 
 @dataclass(frozen=True)
@@ -233,10 +234,13 @@ class _Coordinates:
         limits = [-low[np.isfinite(low)], high[np.isfinite(high)]]
         for (j, _), start in zip(self.blocks, self.start):
             atom = self.tables.atoms[j]
-            if atom.rising:
+            if atom.together:
                 index = start + np.arange(int(np.prod(atom.shape))).reshape(-1, atom.shape[-1])
-                normals.append(eye[index[:, :-1].ravel()] - eye[index[:, 1:].ravel()])
-                limits.append(np.zeros(index[:, 1:].size))
+                if atom.together == RISING:
+                    normals.append(eye[index[:, :-1].ravel()] - eye[index[:, 1:].ravel()])
+                else:
+                    normals.append(eye[index].sum(axis=1))
+                limits.append(np.full(len(normals[-1]), float(atom.together == SIMPLEX)))
         return np.concatenate(normals), np.concatenate(limits)
 
     def names(self) -> list[str]:
@@ -318,7 +322,7 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
     # what meets the data is itself the coordinate: fewer of them than atoms, and arms stand apart
     if rows.independent:
         back = None
-        names, (box_low, box_high) = tuple(rows.names), _image(rows.matrix, low, high)
+        names, (box_low, box_high) = tuple(rows.names), over_box(rows.matrix, low, high)
         matrix = rows.matrix
     else:
         used = np.flatnonzero(rows.matrix.any(axis=0))
@@ -396,14 +400,14 @@ def _walls_of(matrix: np.ndarray, normals: np.ndarray, limits: np.ndarray) -> Ha
     return ((found[kept],), (limits[kept],)) if kept.any() else ((), ())
 
 
-def _image(matrix: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The range of each row over a box."""
-    with np.errstate(invalid="ignore"):
-        ends = [
-            np.where(matrix == 0, 0.0, matrix * np.where(matrix > 0, *sides))
-            for sides in ((low, high), (high, low))
-        ]
-    return ends[0].sum(axis=1), ends[1].sum(axis=1)
+def over_box(
+    matrix: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest matrix @ v (m,), for v between low and high (D,)."""
+    up = matrix > 0
+    ends = [np.where(up, *sides) for sides in ((low, high), (high, low))]
+    parts = [np.multiply(matrix, end, out=np.zeros(end.shape), where=matrix != 0) for end in ends]
+    return parts[0].sum(axis=1), parts[1].sum(axis=1)
 
 
 def _with_scale(
@@ -503,7 +507,7 @@ def _with_nuisance(
     low, high = space.ranges()
     row = np.zeros(space.q)
     row[list(columns)] = values
-    ends = _image(row[None], low, high)
+    ends = over_box(row[None], low, high)
 
     def from_theta(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return seen.from_theta(theta)[:, ~tied], constant + space.values(theta) @ row

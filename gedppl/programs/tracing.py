@@ -21,6 +21,7 @@ from gedppl.errors import (
     NotANumberError,
     ParameterError,
 )
+from gedppl.programs.values import RISING, SIMPLEX
 
 if TYPE_CHECKING:
     from gedppl.programs.contract import Constraint, Program, Traced
@@ -164,10 +165,14 @@ def support_range(constraint: Constraint) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def support_of(constraint: Constraint) -> tuple[float, float, bool]:
-    """The same interval, and whether entries rise from one to the next."""
+def support_of(constraint: Constraint) -> tuple[float, float, str]:
+    """The same interval, and what it says of the entries along the last axis together: that they
+    rise, that they add up to one, or nothing.
+    """
     base = getattr(constraint, "base_constraint", constraint)
-    return *support_range(constraint), "ordered" in type(base).__name__.lower()
+    kind = type(base).__name__.lower()
+    together = RISING if "ordered" in kind else SIMPLEX if "simplex" in kind else ""
+    return *support_range(constraint), together
 
 
 TRIALS = 129  # rows tried together

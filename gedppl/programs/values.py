@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Array = Any  # of the backend
 Terms = dict[int, Array]  # atom, cut or tail -> (its size, *shape of the value)
+RISING, SIMPLEX = "rising", "simplex"  # what a support may say of the entries along the last axis
 
 
 class Arithmetic(Protocol):
@@ -432,7 +433,11 @@ class Atom:
     output: int = 0
     # "log" or "exp": one number at a time, so that equal operands make equal atoms
     elementary: str = ""
-    rising: bool = False  # along its last axis, as its support says
+    together: str = ""  # what its support says of entries along its last axis
+
+    def kept(self, value: Array) -> Array:
+        """What is an atom of a site's value."""
+        return value[..., :-1] if self.together == SIMPLEX else value
 
 
 def _one_number(value: Array) -> float | None:
