@@ -32,6 +32,16 @@ def bucket(n: int) -> int:
     return -(-n // BUCKETS[-1]) * BUCKETS[-1]
 
 
+def over_box(
+    matrix: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest matrix @ v (m,), for v between low and high (D,)."""
+    up = matrix > 0
+    ends = [np.where(up, *sides) for sides in ((low, high), (high, low))]
+    parts = [np.multiply(matrix, end, out=np.zeros(end.shape), where=matrix != 0) for end in ends]
+    return parts[0].sum(axis=1), parts[1].sum(axis=1)
+
+
 def grid(x: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
     """Every context x (n, dx) with every action, contexts slowest: x (nK, dx), a (nK,).
 

@@ -50,8 +50,7 @@ from gedppl.learning.scale_sets import LOG_2PI, ScaleSet, fits_of, row_values, t
 from gedppl.learning.seen_class import declared_ends
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.numerics.arrays import check_delta
-from gedppl.programs.seen import over_box
-from gedppl.rows import Rows, grid
+from gedppl.rows import Rows, grid, over_box
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional

@@ -309,6 +309,11 @@ class Plausible:
         """(1, D): 1 for coordinates that some row depends on."""
         return np.where(self.unseen.untouched, 0.0, 1.0)[None]
 
+    def is_walled(self, box: tuple[np.ndarray, np.ndarray]) -> bool:
+        """Whether there is a wall, and a solver that keeps behind it."""
+        walled = self.data.walled or bool(np.isfinite(box).any())
+        return self.data.smooth and self.convex and walled
+
     @cached_property
     def behind_walls(self) -> Kept[Any]:
         """What is found out of the set inside declared bounds: see `walls.behind`."""

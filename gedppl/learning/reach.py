@@ -21,9 +21,9 @@ from gedppl.learning.absolute_errors import absolute_errors, farthest_within_err
 from gedppl.learning.learner import price_of_wall
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, Ways, extremes, plausible, ways_of
-from gedppl.learning.walls import Box, Walls, behind, farthest_inside, is_walled, on_faces
+from gedppl.learning.walls import Box, Walls, behind, farthest_inside, on_faces
 from gedppl.programs.contract import DensityClass
-from gedppl.programs.seen import over_box
+from gedppl.rows import over_box
 
 if TYPE_CHECKING:
     from gedppl.learning.learner import Bounds
@@ -137,7 +137,7 @@ def _on_walls(
     solved = np.zeros(len(both), bool)
     for i in np.unique(use[use >= 0]):
         chosen, mine = sets[i], np.flatnonzero(use == i)
-        if not is_walled(chosen, box):
+        if not chosen.is_walled(box):
             continue
         walls = behind(chosen, box)[0]
         mine = mine[walls.broken(chosen.region.ends(both[mine]))]
@@ -237,7 +237,7 @@ def _inside_walls(
     """Solve again, behind the walls, what was found beyond one or not found at all."""
     for i in np.unique(use[use >= 0]):
         chosen, mine = sets[i], np.flatnonzero(use == i)
-        if not is_walled(chosen, box):
+        if not chosen.is_walled(box):
             continue
         walls = behind(chosen, box)[0]
         again = mine[~solved[mine] | walls.broken(theta[mine])]
@@ -588,7 +588,8 @@ def endless(chosen: Plausible, box: Box) -> Endless | None:
 
     def find() -> Endless | None:
         ways = ways_of(chosen.data) if chosen.convex and chosen.threshold is not None else None
-        normals = Walls.of(*box, chosen.data).normals
+        walled = chosen.is_walled(box)
+        normals = Walls.of(*box, chosen.data).normals if walled else np.zeros((0, len(box[0])))
         return None if ways is None else Endless.of(chosen.data, ways, normals)
 
     found: Endless | None = chosen.behind_walls.get("endless", box, find)

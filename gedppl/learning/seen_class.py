@@ -30,9 +30,8 @@ from gedppl.learning.likelihoods import Likelihood
 from gedppl.learning.oracles import ANY_COORDINATES, called, form_of
 from gedppl.learning.ordered import CUMULATIVE
 from gedppl.programs.contract import Model
-from gedppl.programs.seen import over_box
 from gedppl.programs.tracing import Site
-from gedppl.rows import Rows
+from gedppl.rows import Rows, over_box
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike as Array

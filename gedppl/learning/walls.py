@@ -27,7 +27,7 @@ from scipy.optimize import linprog
 from gedppl.learning.likelihoods import Likelihood
 from gedppl.learning.program_sets import MARGIN, Extremes, Plausible, ways_of
 from gedppl.programs.contract import Halves
-from gedppl.programs.seen import over_box
+from gedppl.rows import over_box
 
 SHARPER, SHARPEST = 4.0, 100.0  # how much smaller a gap a step aims at, also after a full step
 GAP = 1e-9  # share of the way gone, and of the form's size for the residual: near enough
@@ -290,12 +290,6 @@ def left_by_supports(data: Likelihood, theta: np.ndarray) -> np.ndarray:
     for normals, limits in zip(*data.supports):
         inside &= ~Walls(normals, limits).broken(theta)
     return inside
-
-
-def is_walled(chosen: Plausible, box: Box) -> bool:
-    """Whether there is a wall, and a solver that keeps behind it."""
-    walled = chosen.data.walled or bool(np.isfinite(box).any())
-    return chosen.data.smooth and chosen.convex and walled
 
 
 def behind(chosen: Plausible, box: Box) -> tuple[Walls, np.ndarray | None]:

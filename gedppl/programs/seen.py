@@ -33,7 +33,7 @@ from gedppl.programs.contract import (
 )
 from gedppl.programs.links import OUTCOMES, SCALED
 from gedppl.programs.values import RISING, SIMPLEX
-from gedppl.rows import Tabulated, unit_slopes
+from gedppl.rows import Tabulated, over_box, unit_slopes
 
 if TYPE_CHECKING:
     from gedppl.programs.kernels import Kernels
@@ -398,16 +398,6 @@ def _walls_of(matrix: np.ndarray, normals: np.ndarray, limits: np.ndarray) -> Ha
     found = np.round(normals @ np.linalg.pinv(matrix), 9)
     kept = np.all(found @ matrix == normals, axis=1) & (np.count_nonzero(found, axis=1) > 1)
     return ((found[kept],), (limits[kept],)) if kept.any() else ((), ())
-
-
-def over_box(
-    matrix: np.ndarray, low: np.ndarray, high: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest matrix @ v (m,), for v between low and high (D,)."""
-    up = matrix > 0
-    ends = [np.where(up, *sides) for sides in ((low, high), (high, low))]
-    parts = [np.multiply(matrix, end, out=np.zeros(end.shape), where=matrix != 0) for end in ends]
-    return parts[0].sum(axis=1), parts[1].sum(axis=1)
 
 
 def _with_scale(
