@@ -7,13 +7,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, singledispatch
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -292,9 +294,11 @@ def described(thing: Any) -> str:
 # a hash of a model as it was declared -------------------------------------------------------------
 # Its source, the numbers it closes over, and the members of a finite class. Two programs may read
 # alike and differ in a number that their functions enclose (a noise scale, a table). The hash
-# follows plain numbers, texts, arrays and functions through closures, default and filled-in
-# arguments and the public attributes of objects, and those that a function reads from its module,
-# functions of other modules excepted; what a model reads from anything else is not covered.
+# follows plain numbers, texts, arrays, distributions, the user's own classes and functions through
+# closures, default and filled-in arguments and the public attributes of objects, and those that a
+# function reads from its module or, by name, from another module of the user's, functions of other
+# modules excepted. What an object keeps in a container or a private attribute is not covered,
+# because it may be what it remembers; neither is what a model reads from anything else.
 
 
 def digest(model: Any) -> str:
@@ -354,24 +358,70 @@ def _feed(value: Any, h: _Hash, depth: int) -> None:
     elif hasattr(value, "__array__") and not is_class:
         array = np.asarray(detached(value))
         h.say("array", array.dtype.str, array.shape)
-        if not array.dtype.hasobject:
+        if array.dtype.hasobject:
+            h.feed(array.tolist(), depth + 1)
+        else:
             h.say_bytes(np.ascontiguousarray(array).tobytes())
     elif (within := _within(value)) is not None:
         h.say("wrapped")
         h.feed(within, depth + 1)
     else:
-        h.say("object", type(value).__module__, type(value).__qualname__)
-        call = inspect.getattr_static(type(value), "__call__", None)
-        if isinstance(call, FunctionType) and "site-packages" not in call.__code__.co_filename:
-            h.feed(call, depth + 1)
-        for name, part in [] if is_class else sorted(getattr(value, "__dict__", {}).items()):
-            # what an object computes and remembers is private, or in a container
-            if not name.startswith("_") and isinstance(part, _PLAIN):
-                h.say(name)
-                h.feed(part, depth + 1)
+        _feed_object(value, h, depth)
+
+
+def _feed_object(value: Any, h: _Hash, depth: int) -> None:
+    """By its class and its public attributes; a distribution also by the private ones that hold
+    arguments.
+    """
+    h.say("object")
+    h.feed(type(value), depth + 1)
+    call = inspect.getattr_static(type(value), "__call__", None)
+    if isinstance(call, FunctionType) and not _is_foreign(call.__module__):
+        h.feed(call, depth + 1)
+    is_density = hasattr(value, "log_prob")
+    if is_density:
+        h.say(tuple(value.batch_shape), tuple(value.event_shape))
+    for name, part in sorted(getattr(value, "__dict__", {}).items()):
+        # what an object computes and remembers is private, or in a container; a distribution
+        # keeps arguments in both, and what it computes under the name of a property
+        if is_density:
+            computed = hasattr(inspect.getattr_static(type(value), name, None), "__get__")
+            told = not computed and (_is_table(part) or isinstance(part, list))
+            told |= isinstance(part, _PLAIN) and not computed and not name.startswith("_")
+        else:
+            told = not name.startswith("_") and (isinstance(part, _PLAIN) or _is_table(part))
+        if told:
+            h.say(name)
+            h.feed(part, depth + 1)
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, np.ndarray, np.generic, FunctionType)
+
+
+def _is_table(thing: Any) -> bool:
+    """Whether it is an array of any library, or a distribution."""
+    return hasattr(thing, "__array__") or hasattr(thing, "log_prob")
+
+
+def _is_foreign(module: str) -> bool:
+    """Whether a module is Python's, installed, or ours, so that it is not part of a model."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    known = module.partition(".")[0] in {*sys.stdlib_module_names, "gedppl"}
+    return known or "site-packages" in file or "dist-packages" in file
+
+
+@_feed.register(type)
+def _(value: type, h: _Hash, depth: int) -> None:
+    """By name; the user's own also by its source and what is kept in it."""
+    h.say("class", value.__module__, value.__qualname__)
+    for kind in value.__mro__:
+        if not _is_foreign(kind.__module__):
+            h.say(kind.__qualname__, _source(kind))
+            for name, part in sorted(vars(kind).items()):
+                plain = isinstance(part, _PLAIN) and not isinstance(part, FunctionType)
+                if not name.startswith("_") and (plain or _is_table(part)):
+                    h.say(name)
+                    h.feed(part, depth + 1)
 
 
 def _within(value: Any) -> Any:
@@ -400,7 +450,8 @@ def _(value: MethodType, h: _Hash, depth: int) -> None:
 @_feed.register(int)
 @_feed.register(float)
 @_feed.register(complex)
-def _(value: str | bytes | complex | None, h: _Hash, depth: int) -> None:
+@_feed.register(range)
+def _(value: str | bytes | complex | range | None, h: _Hash, depth: int) -> None:
     h.say(type(value).__name__, repr(value))
 
 
@@ -414,15 +465,28 @@ def _(value: Mapping[Any, Any], h: _Hash, depth: int) -> None:
 
 @_feed.register(list)
 @_feed.register(tuple)
+@_feed.register(deque)
 def _(value: Sequence[Any], h: _Hash, depth: int) -> None:
     h.say("list", len(value))
     for item in value:
         h.feed(item, depth + 1)
 
 
+@_feed.register(set)
+@_feed.register(frozenset)
+def _(value: frozenset[Any], h: _Hash, depth: int) -> None:
+    h.say("set", *sorted(map(digest, value)))
+
+
+@_feed.register(SimpleNamespace)
+def _(value: SimpleNamespace, h: _Hash, depth: int) -> None:
+    h.feed(vars(value), depth)
+
+
 @_feed.register(FunctionType)
 def _(value: FunctionType, h: _Hash, depth: int) -> None:
-    h.say("function", _source(value))
+    own = not _is_foreign(value.__module__)
+    h.say("function", _source(value) if own else f"{value.__module__}.{value.__qualname__}")
     h.feed(value.__defaults__, depth + 1)
     h.feed(value.__kwdefaults__, depth + 1)
     for cell in value.__closure__ or ():
@@ -430,13 +494,26 @@ def _(value: FunctionType, h: _Hash, depth: int) -> None:
             h.feed(cell.cell_contents, depth + 1)
         except ValueError:  # not filled yet
             h.say("empty")
-    for name in sorted(_names(value.__code__) & set(value.__globals__)):
-        read = value.__globals__[name]
+    names = _names(value.__code__) if own else set()
+    for name, read in _found(value.__globals__, names):
         if _is_read(read, value):
             h.say("global", name)
             if id(read) not in h.followed:
                 h.followed.add(id(read))
                 h.feed(read, depth + 1)
+
+
+def _found(module: Mapping[str, Any], names: set[str]) -> Iterator[tuple[str, Any]]:
+    """What a function finds by its names in its module, and by the same names in the user's other
+    modules that stand there.
+    """
+    for name in sorted(names & set(module)):
+        read = module[name]
+        if not isinstance(read, ModuleType):
+            yield name, read
+        elif not _is_foreign(read.__name__) and vars(read) is not module:
+            for inner, part in _found(vars(read), names - {name}):
+                yield f"{name}.{inner}", part
 
 
 def _names(code: CodeType) -> set[str]:
@@ -447,21 +524,30 @@ def _names(code: CodeType) -> set[str]:
 
 def _is_read(read: Any, by: FunctionType) -> bool:
     """Whether something that a function finds in its module is part of what it says: numbers, texts
-    and what holds them, and functions that stand beside it, compiled or with arguments filled in.
+    and what holds them, objects but Python's own, the user's classes, and functions that stand
+    beside it, compiled or with arguments filled in.
     """
-    if isinstance(read, partial):
-        return _is_read(read.func, by)
     read = read if _within(read) is None else _within(read)
     if isinstance(read, FunctionType):
         return read.__globals__ is by.__globals__
-    plain = np.isscalar(read) or isinstance(read, Mapping | list | tuple)
-    return plain or (hasattr(read, "__array__") and not inspect.isclass(read))
+    if isinstance(read, _HELD):
+        return True
+    kind = read if isinstance(read, type) else type(read)
+    own = not _is_foreign(kind.__module__)
+    return own or (kind is not read and kind.__module__.partition(".")[0] not in _PYTHONS)
+
+
+_PYTHONS = sys.stdlib_module_names
+_NUMBERS = (bool, int, float, complex, str, bytes, np.generic, type(None), range)
+_HELD = (*_NUMBERS, Mapping, list, tuple, set, frozenset, deque, SimpleNamespace, partial)
 
 
 def _source(function: Any) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
-        code = function.__code__
+        code = getattr(function, "__code__", None)
+        if code is None:  # a class whose text is not kept
+            return ""
         constants = [c for c in code.co_consts if not inspect.iscode(c)]
         return f"{code.co_code.hex()}:{code.co_names}:{constants!r}"

@@ -88,12 +88,14 @@ def combine(rule: str, operands: Sequence[Level], needs: Sequence[int] = ()) -> 
 def levels(listing: Listing) -> list[Level]:
     """How each output of a listing depends on its first input, whatever the others hold."""
     known = dict.fromkeys((*listing.constants, *listing.inputs[1:]), Level.FREE)
-    known[listing.inputs[0]] = Level.AFFINE
+    first = listing.inputs[0]
+    known[first] = Level.OTHER if first in listing.stated else Level.AFFINE
     for step in listing.steps:
         rule = "" if step.name in STOPPED else step.rule
         found = combine(rule, [known[key] for key in step.inputs], step.needs)
         for key, real in zip(step.outputs, step.real):  # what was rounded is not affine
-            known[key] = found if real or found is Level.FREE else Level.OTHER
+            sound = real and key not in listing.stated  # slopes are taken by differentiation
+            known[key] = found if sound or found is Level.FREE else Level.OTHER
     return [known[key] for key in listing.outputs]
 
 

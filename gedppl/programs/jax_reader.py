@@ -102,6 +102,7 @@ _CALLS = (
     "custom_jvp_call",
     "custom_vjp_call",
 )
+_STATED = ("custom_jvp_call", "custom_vjp_call")
 _OURS = str(Path(__file__).resolve().parent)
 
 
@@ -152,7 +153,8 @@ def listing(function: Callable[..., Any], *args: jax.Array) -> Listing:
     writer = JaxLister()
     inputs = [writer.new() for _ in jaxpr.invars]
     outputs = writer.inline(jaxpr, closed.consts, inputs)
-    return Listing(tuple(writer.steps), writer.constants, tuple(inputs), tuple(outputs))
+    steps, stated = tuple(writer.steps), frozenset(writer.stated)
+    return Listing(steps, writer.constants, tuple(inputs), tuple(outputs), stated)
 
 
 class JaxLister(Lister):
@@ -163,6 +165,7 @@ class JaxLister(Lister):
     def __init__(self) -> None:
         super().__init__()
         self.call = ""  # the line of the outermost call that is being written out
+        self.stated: set[int] = set()  # see `Listing`
 
     def inline(
         self, jaxpr: jax.core.Jaxpr, consts: Sequence[Any], inputs: Sequence[int]
@@ -194,6 +197,7 @@ class JaxLister(Lister):
                 getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs
             )
             self.call = before
+            self.stated.update(found if name in _STATED else ())
             return found
         if name == "scan" and params["length"] <= LONGEST_SCAN:
             return self._scan(equation, inputs)

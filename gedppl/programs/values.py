@@ -74,6 +74,8 @@ class Listing:
     constants: dict[int, Array]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    # values of functions that state their own derivative (`jax.custom_jvp`), which may be any
+    stated: frozenset[int] = frozenset()
 
 
 class Lister:
