@@ -377,7 +377,36 @@ def in_a_branch(u, x, a):
     return jax.lax.cond(u[0] > -9.0, lambda: u[by_code_n(x, a)], lambda: 0.0 * x[:, 0]) * a
 
 
-INSIDE = [row_by_row, carried_along, in_a_branch]
+def until_done(u, x, a):
+    """JAX does not differentiate such a loop backwards: it may compute what is no parameter."""
+    table, codes = jnp.arange(3), by_code_n(x, a)
+
+    def step(state):
+        return state[0] + 1, state[1].at[state[0]].set(table[codes[state[0]]])
+
+    start = (0, jnp.zeros(len(a), int))
+    return u[jax.lax.while_loop(lambda state: state[0] < len(a), step, start)[1]] * a
+
+
+@jax.custom_jvp
+def looked_up(u, code):
+    return u[code]
+
+
+looked_up.defjvp(lambda at, by: (looked_up(*at), by[0][at[1]]))
+
+
+def with_a_derivative(u, x, a):
+    return looked_up(u, by_code_n(x, a)) * a
+
+
+INSIDE = [
+    row_by_row,
+    carried_along,
+    in_a_branch,
+    until_done,
+    with_a_derivative,
+]
 
 
 def coded_inside(read: Any) -> Any:
@@ -396,6 +425,7 @@ def test_a_missing_level_inside_a_loop_or_a_branch_is_refused(read, monkeypatch)
     with pytest.raises(ContextRangeError, match="index -1 counts from the end"):
         agent.ask([[2.0], [-1.0]])
     monkeypatch.setattr(jax_operations, "_INSIDE", {})  # the control
+    monkeypatch.setattr(jax_operations, "CALLS", ("pjit", "jit"))
     blind = ged.density_class(coded_inside(read))
     blind.trace(np.array([[2.0], [-1.0]]), np.array([1, 1]))
 

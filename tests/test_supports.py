@@ -121,3 +121,27 @@ def test_without_the_programs_own_precision_nothing_would_be_read(monkeypatch) -
     monkeypatch.setattr(jax_reader, "_narrowed", lambda value, kind: value)
     with pytest.raises(TypeError, match="same dtypes"):
         _ = ged.density_class(narrow, example=(X, A)).exactness
+
+
+def shifted(**said: Any) -> Callable[..., None]:
+    def model(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 0.5))
+        steps = [nd.transforms.ExpTransform(), nd.transforms.AffineTransform(1.0, 1.0, **said)]
+        numpyro.sample("y", nd.TransformedDistribution(nd.Normal(w * x[:, 0], 0.5), steps), obs=y)
+
+    return model
+
+
+def test_a_shifted_lognormal_is_refused_with_advice_that_helps() -> None:
+    """NumPyro takes its support for the real line, where its log-density is no number below the
+    shift; other parameters do not help.
+    """
+    with pytest.raises(
+        ged.errors.NotANumberError, match=r"domain=constraints\.positive"
+    ) as refusal:
+        ged.density_class(shifted(), example=(X, A))
+    assert "AffineTransform(loc, scale, domain=" in str(refusal.value)
+    cls = ged.density_class(shifted(domain=nd.constraints.positive), example=(X, A))
+    found = ged.confidence_set(cls, X, A, np.full(len(A), 2.0))
+    y = ged.expected(lambda y, x, a: y, 0.0, 50.0)
+    assert not found.bounds(y, X[:1], 2).guaranteed

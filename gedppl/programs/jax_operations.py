@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.programs.jax_reader import as_inside
+from gedppl.programs.jax_reader import CALLS, as_inside, called
 from gedppl.rows import MOST_CELLS, Parts, Slopes, unit_slopes
 
 if TYPE_CHECKING:
     from gedppl.programs.jax_kernels import JaxKernels
 
 FEW_ROWS = 2000  # rows that the program answers sooner than another function of it is compiled
-_CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
 
 
 def what_matters(function: Callable[..., Any], *args: jax.Array) -> tuple[list[bool], str]:
@@ -68,10 +67,9 @@ def _walk(
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
         values, by_context = [value for value, _ in operands], any(by for _, by in operands)
-        name, inner = equation.primitive.name, equation.params.get("jaxpr")
-        if name in _CALLS:
-            part = getattr(inner, "jaxpr", inner)
-            results = _walk(part, getattr(inner, "consts", ()), operands, found)
+        name = equation.primitive.name
+        if name in CALLS:
+            results = _walk(*called(equation), operands, found)
         elif name in _INSIDE:
             lowest, out = _INSIDE[name](equation, values, by_context)
             found += lowest
@@ -130,7 +128,23 @@ def _in_cond(equation: jax.core.JaxprEqn, values: Sequence[Any], by_context: boo
     return [lowest], out
 
 
-_INSIDE = {"scan": _in_scan, "cond": _in_cond}
+def _in_while(equation: jax.core.JaxprEqn, values: Sequence[Any], by_context: bool) -> Any:
+    """However many steps it takes."""
+    params = equation.params
+    first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+
+    def goes_on(state: Any) -> Any:
+        return _part(params["cond_jaxpr"], [*values[:first], *state[0]], by_context)[0][0]
+
+    def step(state: Any) -> Any:
+        out, lowest = _part(params["body_jaxpr"], [*values[first:last], *state[0]], by_context)
+        return out, jnp.minimum(state[1], lowest)
+
+    carry, lowest = jax.lax.while_loop(goes_on, step, (list(values[last:]), jnp.int64(0)))
+    return [lowest], carry
+
+
+_INSIDE = {"scan": _in_scan, "cond": _in_cond, "while": _in_while}
 
 
 _WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")

@@ -91,7 +91,7 @@ _ELEMENTWISE = frozenset(
         ),
     )
 )
-_CALLS = (
+CALLS = (
     "pjit",
     "jit",
     "closed_call",
@@ -188,14 +188,9 @@ class JaxLister(Lister):
 
     def write(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         name, params = equation.primitive.name, equation.params
-        if name in _CALLS:
-            inner = next(
-                params[field] for field in ("jaxpr", "call_jaxpr", "fun_jaxpr") if field in params
-            )
+        if name in CALLS:
             before, self.call = self.call, self._line(equation)
-            found = self.inline(
-                getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs
-            )
+            found = self.inline(*called(equation), inputs)
             self.call = before
             self.stated.update(found if name in _STATED else ())
             return found
@@ -304,6 +299,13 @@ class JaxLister(Lister):
                 line=line,
             )
         return [*carry, *stacked]
+
+
+def called(equation: jax.core.JaxprEqn) -> tuple[jax.core.Jaxpr, Sequence[Any]]:
+    """The function that a call runs, and its constants."""
+    fields = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    inner = next(equation.params[field] for field in fields if field in equation.params)
+    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
 def _narrowed(value: jax.Array, kind: np.dtype[Any]) -> jax.Array:

@@ -185,6 +185,14 @@ def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x[:1] * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]], np.repeat(a[:1], 3)
 
 
+_SUPPORT_SAID = (
+    "it was tried at an outcome that the TransformedDistribution says is possible. An "
+    "AffineTransform takes any real number for possible unless it is told what comes before it: "
+    "for a shifted LogNormal write AffineTransform(loc, scale, domain=constraints.positive) after "
+    "the ExpTransform. Otherwise "
+)
+
+
 def check_initial(program: Traced, initial: np.ndarray) -> None:
     """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on
     the rows beside it.
@@ -195,9 +203,11 @@ def check_initial(program: Traced, initial: np.ndarray) -> None:
     together, alone, log_prior = program.tried(initial)
     if np.isnan(together[0, 0]) or np.isnan(log_prior):
         values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
+        transformed = "Transformed" in program.outcome_kind() and not np.isnan(log_prior)
         raise NotANumberError(
-            f"the log-density is NaN at the initial parameters {values}: pass init={{site: value}} "
-            "where it is finite, or "
+            f"the log-density is NaN at the initial parameters {values}: "
+            + transformed * _SUPPORT_SAID
+            + "pass init={site: value} where it is finite, or "
             "mend the model (a negative scale, a log of a negative number, 0/0)"
         )
     check_apart(together, alone)
