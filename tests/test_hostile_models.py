@@ -19,7 +19,7 @@ from numpyro.distributions import transforms as nt
 
 import gedppl as ged
 from gedppl.errors import ActionRangeError, ContextRangeError, ModelError, OutcomeUsedError
-from gedppl.programs import jax_operations, tracing
+from gedppl.programs import jax_operations, jax_reader, tracing
 from gedppl.programs import numpyro as numpyro_side
 from gedppl.programs.jax_kernels import JaxKernels
 from tests.optional_pyro import module, needs_pyro, pd, pyro, torch
@@ -587,6 +587,32 @@ def test_without_that_look_the_features_would_be_zero(monkeypatch) -> None:
     monkeypatch.setattr(affine, "_slopes_hold", lambda *_: True)
     cls = ged.density_class(arms_p(lambda w, x, a, y: w.data[a]), example=(X, A))
     np.testing.assert_array_equal(cls.predictor.features(X, A), 0.0)
+
+
+@jax.custom_jvp
+def doubled_slope(value):
+    return value
+
+
+doubled_slope.defjvps(lambda tangent, answer, value: 2 * tangent)
+
+
+def steeper(x, a, y=None):
+    """A function of the user's says twice the slope that it has."""
+    w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+    numpyro.sample("y", nd.Normal(doubled_slope(w)[a] * x[:, 0], 0.3), obs=y)
+
+
+def test_a_slope_that_a_function_states_itself_is_not_believed(monkeypatch) -> None:
+    """Features were twice what the program computes, and certificates rested on them."""
+    theta = np.array([0.7, -1.3, 2.1])
+    cls = ged.density_class(steeper, example=(X, A))
+    assert cls.exactness.startswith("exact")
+    expected = np.asarray(cls.density_at(theta, X, A).args["loc"])
+    np.testing.assert_allclose(predicted(cls, theta), expected)
+    monkeypatch.setattr(jax_reader, "STATED", ())  # the control
+    believed = ged.density_class(steeper, example=(X, A))
+    np.testing.assert_allclose(predicted(believed, theta), 2 * expected)
 
 
 # numbers that float64 cannot hold apart -----------------------------------------------------------

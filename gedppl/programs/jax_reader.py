@@ -102,7 +102,7 @@ CALLS = (
     "custom_jvp_call",
     "custom_vjp_call",
 )
-_STATED = ("custom_jvp_call", "custom_vjp_call")
+STATED = ("custom_jvp_call", "custom_vjp_call")
 _OURS = str(Path(__file__).resolve().parent)
 
 
@@ -192,7 +192,7 @@ class JaxLister(Lister):
             before, self.call = self.call, self._line(equation)
             found = self.inline(*called(equation), inputs)
             self.call = before
-            self.stated.update(found if name in _STATED else ())
+            self.stated.update(found if name in STATED else ())
             return found
         if name == "scan" and params["length"] <= LONGEST_SCAN:
             return self._scan(equation, inputs)
