@@ -7,6 +7,7 @@ Each is refused by name, or loses its exactness, in both languages; each guard i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,7 +19,14 @@ import pytest
 from numpyro.distributions import transforms as nt
 
 import gedppl as ged
-from gedppl.errors import ActionRangeError, ContextRangeError, ModelError, OutcomeUsedError
+from gedppl.errors import (
+    ActionRangeError,
+    ColumnError,
+    ContextRangeError,
+    ModelError,
+    OutcomeUsedError,
+)
+from gedppl.problem import checks
 from gedppl.programs import jax_operations, jax_reader, tracing
 from gedppl.programs import numpyro as numpyro_side
 from gedppl.programs.jax_kernels import JaxKernels
@@ -328,6 +336,46 @@ def test_a_program_that_counts_from_the_end_by_itself_is_let(backend) -> None:
 
     cls = ged.density_class(in_torch if backend else in_jax)
     cls.trace(np.array([[1.0], [0.0], [2.0]]), np.array([0, 1, 1]))
+
+
+LEVELS = ("north", "south", "west")
+
+
+def one_based_n(entries: int, reference: bool = False) -> Any:
+    def model(x, a, y=None):
+        u = numpyro.sample("u", nd.Normal(0.0, 1.0).expand([entries]).to_event(1))
+        table = jnp.append(u, 0.0) if reference else u
+        numpyro.sample("y", nd.Normal(table[by_code_n(x, a) - 1] * a, 0.3), obs=y)
+
+    return model
+
+
+def one_based_p(entries: int, reference: bool = False) -> Any:
+    def model(x, a, y=None):
+        u = pyro.sample("u", pd.Normal(0.0, 1.0).expand([entries]).to_event(1))
+        table = torch.cat([u, torch.zeros(1)]) if reference else u
+        pyro.sample("y", pd.Normal(table[x[:, 0].long() - 1] * a, 0.3), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize("made", [one_based_n, pytest.param(one_based_p, marks=needs_pyro)])
+def test_a_level_that_wraps_to_where_another_is_is_refused(made, monkeypatch) -> None:
+    """`u[code - 1]` of two entries reads the last one for the first and for the third level. With
+    an entry of its own a level may stand at the end.
+    """
+
+    def asked(model: Any) -> Any:
+        base = coded_problem(ged.density_class(model), 5.0)
+        problem = replace(base, columns={"ward": LEVELS})
+        return ged.GEDUCB(problem, guard=None).ask({"ward": "south"})
+
+    with pytest.raises(ColumnError, match=r"'north' of column 'ward'.*where level 'west' is"):
+        asked(made(2))
+    for own in (made(3), made(2, reference=True)):
+        assert asked(own).policy.sum() == pytest.approx(1.0)
+    monkeypatch.setattr(checks, "_check_apart", lambda *_: None)  # the control
+    asked(made(2))
 
 
 @needs_pyro

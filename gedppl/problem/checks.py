@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gedppl.programs.contract import DensityClass, MemberList
 
 ROUNDING = 1e-12  # share of the numbers compared: closer than this they are equal
+SETTINGS = np.array([[1.0], [9.0]])  # at which levels are compared
 MAX_DEPTH = 8  # how far a hash follows what functions enclose
 
 
@@ -51,9 +52,8 @@ def check_functional(functional: Any, what: str) -> None:
 
 def check_programs(problem: Problem, x: np.ndarray) -> None:
     """What can be known to fail before the first round, at the first of contexts x (n, dx)."""
-    check_function(problem.utility.functional, problem.utility.model, x)
-    for _, constraint in problem.learned:
-        check_function(constraint.functional, constraint.model, x)
+    for model, functional in _asked(problem):
+        check_function(functional, model, x)
     check_levels(problem, x)
 
 
@@ -73,6 +73,52 @@ def check_levels(problem: Problem, x: np.ndarray) -> None:
                 f"column {name!r} has {len(levels)} levels, codes 0 to {len(levels) - 1} in the "
                 f"context, and a model has no entry for all of them: {error}"
             ) from None
+        for model, functional in _asked(problem):
+            if model.reads_by_context:
+                _check_apart(model, functional, (name, levels), i, rows[:1], problem.n_actions)
+
+
+def _asked(problem: Problem) -> list[tuple[DensityClass | MemberList, Functional]]:
+    """The models and what is asked of each."""
+    limits = [(constraint.model, constraint.functional) for _, constraint in problem.learned]
+    return [(problem.utility.model, problem.utility.functional), *limits]
+
+
+def _check_apart(
+    model: DensityClass | MemberList,
+    functional: Functional,
+    column: tuple[str, Sequence[Any]],
+    i: int,
+    x: np.ndarray,
+    K: int,
+) -> None:
+    """Refuse a model that reads one level's entry from the end of an array, where another level's
+    is. A reference level has an entry of its own there.
+    """
+    name, levels = column
+    rows, actions = np.repeat(x, len(levels) * K, axis=0), np.tile(np.arange(K), len(levels))
+    rows[:, i] = np.repeat(np.arange(len(levels)), K)
+    if not model.reads_from_the_end(rows, actions):
+        return
+    theta = model.visit(
+        lambda finite: finite.every,
+        lambda program: program.initial + 0.3 * np.cos(np.arange(program.dim) + SETTINGS),
+    )
+    said = np.asarray(model.values(functional, theta, rows, actions))
+    said = said.reshape(len(said), len(levels), K)
+    if np.all(said == said[:, :1]):  # this functional has nothing to do with levels
+        return
+    for c in range(len(levels)):
+        same = np.flatnonzero(np.all(said == said[:, [c]], axis=(0, 2)))
+        here = rows[:, i] == c
+        if len(same) > 1 and model.reads_from_the_end(rows[here], actions[here]):
+            other = levels[next(d for d in same if d != c)]
+            raise ColumnError(
+                f"a model reads level {levels[c]!r} of column {name!r}, code {c}, from the end of "
+                f"an array, where level {other!r} is: the certificate of one would be that of the "
+                f"other. Codes begin at 0: read u[code] of {len(levels)} entries, or give a "
+                "reference level an entry of its own, jnp.append(u, 0.0)[code - 1]"
+            )
 
 
 def check_function(functional: Functional, model: DensityClass | MemberList, x: np.ndarray) -> None:

@@ -200,6 +200,10 @@ class Backend(ABC):
         """What an index past the end of an array says at one row, or None."""
 
     @abstractmethod
+    def reads_from_the_end(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> bool:
+        """Whether some row reads an entry of an array by a negative index."""
+
+    @abstractmethod
     def remember(self, rows: Rows) -> tuple[Any, ...]:
         """The history in the backend's arrays."""
 

@@ -149,8 +149,7 @@ def away_from(theta: Any) -> Any:
 
 
 class Model:
-    """What every class answers; a class of one's own derives from this, or from one of the two
-    below.
+    """What every class answers; one of one's own derives from this, or from the two below.
 
     theta is flat parameters (D,) or (M, D), or, for a finite class, the number of a member or of
     several (M,).
@@ -170,10 +169,8 @@ class Model:
 
     moving_support: bool = False  # whether which outcomes are possible depends on the parameters
     traced: bool = True  # whether `dim` and the like are known
-    # whether contexts say which entry of an array is read, past whose end there is nothing
-    reads_by_context: bool = False
-    # contexts (n, dx) of the rows it was first run on, if it has to be run
-    first_rows: np.ndarray = np.zeros((0, 0))
+    reads_by_context: bool = False  # whether contexts say which entry of an array is read
+    first_rows: np.ndarray = np.zeros((0, 0))  # contexts (n, dx) that it was first run on
     bounds: Mapping[str, Any] = MappingProxyType({})
     sites: tuple[Site, ...] = ()
 
@@ -186,6 +183,10 @@ class Model:
     def trace(self, x: Array, a: Array) -> object:
         """See rows (x, a) before any outcome, so that shapes are known."""
         return self
+
+    def reads_from_the_end(self, x: Array, a: Array) -> bool:
+        """Whether some row (x, a) reads an entry of an array by a negative index."""
+        return False
 
     def check_outcomes(
         self, x: Array, a: Array, y: Array
@@ -244,9 +245,7 @@ class MemberList(Model):
         return self.density(theta, x, a)
 
     def log_likelihood(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
-        """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member
-        excludes the outcome.
-        """
+        """Of members theta (M,) by row, (M, n); -infinity where one excludes the outcome."""
         raise NotImplementedError
 
     def values(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> np.ndarray:
@@ -358,6 +357,8 @@ class DensityClass(Protocol):
     @property
     def reads_by_context(self) -> bool:
         """Whether contexts say which entry of an array is read: `trace` then looks at each."""
+
+    def reads_from_the_end(self, x: Array, a: Array) -> bool: ...
 
     @property
     def first_rows(self) -> np.ndarray:

@@ -104,6 +104,9 @@ class FiniteClass(MemberList):
             self._look(x, a)
         return self
 
+    def reads_from_the_end(self, x: np.ndarray, a: np.ndarray) -> bool:
+        return any(program.reads_from_the_end(x, a) for program in self._programs)
+
     def _look(self, x: ArrayLike, a: ArrayLike) -> None:
         for program in self._programs:
             program.trace(x, a)

@@ -335,7 +335,7 @@ class JaxKernels(Kernels):
 
     def _look_up(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
         """`check_contexts` for rows that nobody has asked about."""
-        from_the_end = bool((self._lowest(theta, x, a) < 0).any())
+        from_the_end = self.reads_from_the_end(theta, x, a)
         if not from_the_end and not self.action_problem(theta, x, a):
             return
         for i in range(len(a)):
@@ -348,6 +348,9 @@ class JaxKernels(Kernels):
                     f"context {x[i]} is out of range for this model: {problem} Give the model an "
                     "entry for it, or clip the index with jnp.clip if the last one is meant"
                 )
+
+    def reads_from_the_end(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> bool:
+        return bool((self._lowest(theta, x, a) < 0).any())
 
     def _from_the_end(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
         """What a negative index says at one row. What is negative at a context of zeros too is

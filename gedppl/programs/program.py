@@ -191,6 +191,9 @@ class ProgramClass:
     def reads_by_context(self) -> bool:
         return self.program.reads_by_context
 
+    def reads_from_the_end(self, x: np.ndarray, a: np.ndarray) -> bool:
+        return bool(self.program.reads_from_the_end(self._initial, x, a))
+
     @property
     def first_rows(self) -> np.ndarray:
         return np.asarray(self.program.x, float)

@@ -125,8 +125,7 @@ class TorchKernels(Kernels):
         """The same for rows of one context. They are run together first: what reads nothing from
         the end there does not do so row by row.
         """
-        together = self._indices(theta, x, a)
-        if together is not None and not any(map(_from_the_end, together)):
+        if not self.reads_from_the_end(theta, x, a):
             return []
         for i in range(len(a)):
             row, action = x[i : i + 1], a[i : i + 1]
@@ -139,6 +138,10 @@ class TorchKernels(Kernels):
                         "clamp the index"
                     )
         return []
+
+    def reads_from_the_end(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> bool:
+        together = self._indices(theta, x, a)  # None: one of them lies past the end
+        return together is None or any(map(_from_the_end, together))
 
     def _indices(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
