@@ -191,3 +191,14 @@ def test_the_same_declaration_is_the_same_in_another_process() -> None:
         for seed in ("1", "2")
     }
     assert len(said) == 1
+
+
+def test_a_function_that_was_made_without_a_module_counts() -> None:
+    from gedppl.problem.checks import digest
+
+    found = []
+    for number in (0, 0, 1):
+        model = reading(read={"T": "T"}, value=number)
+        model.__module__ = None
+        found.append(digest(model))
+    assert found[0] == found[1] != found[2]

@@ -449,8 +449,11 @@ def _is_table(thing: Any) -> bool:
     return hasattr(thing, "__array__") or hasattr(thing, "log_prob")
 
 
-def _is_foreign(module: str) -> bool:
-    """Whether a module is Python's, installed, or ours, so that it is not part of a model."""
+def _is_foreign(module: str | None) -> bool:
+    """Whether a module is Python's, installed, or ours, so that it is not part of a model; made
+    without one, a function is the user's.
+    """
+    module = module or ""
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     known = module.partition(".")[0] in {*sys.stdlib_module_names, "gedppl"}
     return known or "site-packages" in file or "dist-packages" in file
