@@ -73,9 +73,9 @@ def check_levels(problem: Problem, x: np.ndarray) -> None:
                 f"column {name!r} has {len(levels)} levels, codes 0 to {len(levels) - 1} in the "
                 f"context, and a model has no entry for all of them: {error}"
             ) from None
-        for model, functional in _asked(problem):
-            if model.reads_by_context:
-                _check_apart(model, functional, (name, levels), i, rows[:1], problem.n_actions)
+        for asked in _asked(problem):
+            if asked[0].reads_by_context:
+                _check_apart(asked, (name, levels, i), rows[:1], problem.n_actions)
 
 
 def _asked(problem: Problem) -> list[tuple[DensityClass | MemberList, Functional]]:
@@ -85,17 +85,12 @@ def _asked(problem: Problem) -> list[tuple[DensityClass | MemberList, Functional
 
 
 def _check_apart(
-    model: DensityClass | MemberList,
-    functional: Functional,
-    column: tuple[str, Sequence[Any]],
-    i: int,
-    x: np.ndarray,
-    K: int,
+    asked: tuple[Any, Functional], column: tuple[str, Sequence[Any], int], x: np.ndarray, K: int
 ) -> None:
     """Refuse a model that reads one level's entry from the end of an array, where another level's
     is. A reference level has an entry of its own there.
     """
-    name, levels = column
+    (model, functional), (name, levels, i) = asked, column
     rows, actions = np.repeat(x, len(levels) * K, axis=0), np.tile(np.arange(K), len(levels))
     rows[:, i] = np.repeat(np.arange(len(levels)), K)
     if not model.reads_from_the_end(rows, actions):
@@ -112,7 +107,7 @@ def _check_apart(
         same = np.flatnonzero(np.all(said == said[:, [c]], axis=(0, 2)))
         here = rows[:, i] == c
         if len(same) > 1 and model.reads_from_the_end(rows[here], actions[here]):
-            other = levels[next(d for d in same if d != c)]
+            other = levels[int(same[same != c][0])]
             raise ColumnError(
                 f"a model reads level {levels[c]!r} of column {name!r}, code {c}, from the end of "
                 f"an array, where level {other!r} is: the certificate of one would be that of the "
@@ -386,8 +381,7 @@ def _feed(value: Any, h: _Hash, depth: int) -> None:
     """An object that says itself what it was declared as, or an array; any other counts by its
     type.
     """
-    is_class = inspect.isclass(value)
-    if callable(getattr(value, "describe", None)) and not is_class:
+    if callable(getattr(value, "describe", None)):
         h.say("described", value.describe())
     elif hasattr(value, "members"):  # a finite class
         h.say("members")
@@ -401,7 +395,7 @@ def _feed(value: Any, h: _Hash, depth: int) -> None:
             getattr(value, "_init", None),
         ):
             h.feed(part, depth + 1)
-    elif hasattr(value, "__array__") and not is_class:
+    elif hasattr(value, "__array__"):
         array = np.asarray(detached(value))
         h.say("array", array.dtype.str, array.shape)
         if array.dtype.hasobject:
@@ -424,29 +418,40 @@ def _feed_object(value: Any, h: _Hash, depth: int) -> None:
     call = inspect.getattr_static(type(value), "__call__", None)
     if isinstance(call, FunctionType) and not _is_foreign(call.__module__):
         h.feed(call, depth + 1)
-    is_density = hasattr(value, "log_prob")
+    is_density = _sort(value) == "table"
     if is_density:
         h.say(tuple(value.batch_shape), tuple(value.event_shape))
     for name, part in sorted(getattr(value, "__dict__", {}).items()):
         # what an object computes and remembers is private, or in a container; a distribution
         # keeps arguments in both, and what it computes under the name of a property
-        if is_density:
-            computed = hasattr(inspect.getattr_static(type(value), name, None), "__get__")
-            told = not computed and (_is_table(part) or isinstance(part, list))
-            told |= isinstance(part, _PLAIN) and not computed and not name.startswith("_")
-        else:
-            told = not name.startswith("_") and (isinstance(part, _PLAIN) or _is_table(part))
+        told = _sort(part) in ("plain", "table", "function") and not name.startswith("_")
+        if is_density and (told or _sort(part) in ("table", "list")):
+            told = not hasattr(inspect.getattr_static(type(value), name, None), "__get__")
         if told:
             h.say(name)
             h.feed(part, depth + 1)
 
 
-_PLAIN = (bool, int, float, complex, str, bytes, tuple, np.ndarray, np.generic, FunctionType)
+@singledispatch
+def _sort(thing: Any) -> str:
+    """What kind of thing a model encloses or finds; a table is an array of any library, or a
+    distribution.
+    """
+    return "table" if hasattr(thing, "__array__") or hasattr(thing, "log_prob") else "object"
 
 
-def _is_table(thing: Any) -> bool:
-    """Whether it is an array of any library, or a distribution."""
-    return hasattr(thing, "__array__") or hasattr(thing, "log_prob")
+_SORTS: dict[str, tuple[type, ...]] = {
+    "plain": (bool, int, float, complex, str, bytes, np.generic, tuple),
+    "table": (np.ndarray,),
+    "list": (list,),
+    "held": (type(None), range, Mapping, set, frozenset, deque, SimpleNamespace, partial),
+    "function": (FunctionType,),
+    "module": (ModuleType,),
+    "class": (type,),
+}
+for _name, _kinds in _SORTS.items():
+    for _kind in _kinds:
+        _sort.register(_kind, lambda thing, sort=_name: sort)
 
 
 def _is_foreign(module: str | None) -> bool:
@@ -467,8 +472,7 @@ def _(value: type, h: _Hash, depth: int) -> None:
         if not _is_foreign(kind.__module__):
             h.say(kind.__qualname__, _source(kind))
             for name, part in sorted(vars(kind).items()):
-                plain = isinstance(part, _PLAIN) and not isinstance(part, FunctionType)
-                if not name.startswith("_") and (plain or _is_table(part)):
+                if not name.startswith("_") and _sort(part) in ("plain", "table"):
                     h.say(name)
                     h.feed(part, depth + 1)
 
@@ -558,7 +562,7 @@ def _found(module: Mapping[str, Any], names: set[str]) -> Iterator[tuple[str, An
     """
     for name in sorted(names & set(module)):
         read = module[name]
-        if not isinstance(read, ModuleType):
+        if _sort(read) != "module":
             yield name, read
         elif not _is_foreign(read.__name__) and vars(read) is not module:
             for inner, part in _found(vars(read), names - {name}):
@@ -577,26 +581,23 @@ def _is_read(read: Any, by: FunctionType) -> bool:
     beside it, compiled or with arguments filled in.
     """
     read = read if _within(read) is None else _within(read)
-    if isinstance(read, FunctionType):
-        return read.__globals__ is by.__globals__
-    if isinstance(read, _HELD):
-        return True
-    kind = read if isinstance(read, type) else type(read)
-    own = not _is_foreign(kind.__module__)
-    return own or (kind is not read and kind.__module__.partition(".")[0] not in _PYTHONS)
-
-
-_PYTHONS = sys.stdlib_module_names
-_NUMBERS = (bool, int, float, complex, str, bytes, np.generic, type(None), range)
-_HELD = (*_NUMBERS, Mapping, list, tuple, set, frozenset, deque, SimpleNamespace, partial)
+    match _sort(read):
+        case "function":
+            return bool(read.__globals__ is by.__globals__)
+        case "class":
+            return not _is_foreign(read.__module__)
+        case "object":  # but Python's own
+            module = type(read).__module__
+            return module.partition(".")[0] not in sys.stdlib_module_names
+    return True
 
 
 def _source(function: Any) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        if code is None:  # a class whose text is not kept
+        if _sort(function) == "class":  # whose text is not kept
             return ""
+        code = function.__code__
         constants = [c for c in code.co_consts if not inspect.iscode(c)]
         return f"{code.co_code.hex()}:{code.co_names}:{constants!r}"

@@ -104,7 +104,7 @@ class FiniteClass(MemberList):
             self._look(x, a)
         return self
 
-    def reads_from_the_end(self, x: np.ndarray, a: np.ndarray) -> bool:
+    def reads_from_the_end(self, x: ArrayLike, a: ArrayLike) -> bool:
         return any(program.reads_from_the_end(x, a) for program in self._programs)
 
     def _look(self, x: ArrayLike, a: ArrayLike) -> None:

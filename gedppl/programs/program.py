@@ -191,8 +191,9 @@ class ProgramClass:
     def reads_by_context(self) -> bool:
         return self.program.reads_by_context
 
-    def reads_from_the_end(self, x: np.ndarray, a: np.ndarray) -> bool:
-        return bool(self.program.reads_from_the_end(self._initial, x, a))
+    def reads_from_the_end(self, x: ArrayLike, a: ArrayLike) -> bool:
+        rows = np.asarray(x, float), np.asarray(a, np.int64)
+        return bool(self.program.reads_from_the_end(self._initial, *rows))
 
     @property
     def first_rows(self) -> np.ndarray:
