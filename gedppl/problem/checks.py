@@ -333,13 +333,11 @@ def described(thing: Any) -> str:
 
 
 # a hash of a model as it was declared -------------------------------------------------------------
-# Its source, the numbers it closes over, and the members of a finite class. Two programs may read
-# alike and differ in a number that their functions enclose (a noise scale, a table). The hash
-# follows plain numbers, texts, arrays, distributions, the user's own classes and functions through
-# closures, default and filled-in arguments and the public attributes of objects, and those that a
-# function reads from its module or, by name, from another module of the user's, functions of other
-# modules excepted. What an object keeps in a container or a private attribute is not covered,
-# because it may be what it remembers; neither is what a model reads from anything else.
+# Its source, and what its functions enclose (a noise scale, a table): plain numbers, texts,
+# arrays, distributions, the user's own classes and functions, in closures, filled-in arguments and
+# public attributes of objects, and those that a function reads from its module or, by name, from
+# another module of the user's, whose functions are left out. What an object keeps in a container or
+# a private attribute may be what it remembers, and is not covered; nor is anything else.
 
 
 def digest(model: Any) -> str:
@@ -455,9 +453,7 @@ for _name, _kinds in _SORTS.items():
 
 
 def _is_foreign(module: str | None) -> bool:
-    """Whether a module is Python's, installed, or ours, so that it is not part of a model; made
-    without one, a function is the user's.
-    """
+    """Whether a module is Python's, installed, or ours: no part of a model. None is the user's."""
     module = module or ""
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     known = module.partition(".")[0] in {*sys.stdlib_module_names, "gedppl"}
