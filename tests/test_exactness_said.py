@@ -59,6 +59,38 @@ def test_ordered_outcomes_say_which_functionals() -> None:
     assert said.startswith("exact for chances of y <= k")
 
 
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (lambda eta: nd.BetaBinomial(2 + jnp.exp(eta), 3.0, total_count=5), "group of rows"),
+        (
+            lambda eta: nd.TransformedDistribution(
+                nd.Logistic(eta, 0.5), nd.transforms.ExpTransform()
+            ),
+            "tell log(y)",
+        ),
+        (lambda eta: nd.StudentT(4.0, eta, 0.5), "Laplace of known scale"),
+    ],
+)
+def test_an_outcome_that_no_spelling_makes_exact_says_what_comes_near(outcome, words) -> None:
+    """It was advised to write its predictor otherwise, which does not help."""
+
+    def model(x, a, y=None):
+        numpyro.sample("y", outcome(affine(x)), obs=y)
+
+    said = ged.density_class(model, example=(X, A)).exactness
+    assert "No spelling of" in said
+    assert words in said
+    assert "write the predictor" not in said
+
+
+def test_a_logarithm_told_in_place_of_a_log_logistic_outcome_is_exact() -> None:
+    def logarithm(x, a, y=None):
+        numpyro.sample("y", nd.Logistic(affine(x), 0.5), obs=y)
+
+    assert ged.density_class(logarithm, example=(X, A)).exactness.startswith("exact")
+
+
 def test_finite_classes_are_exact_and_draws_certify_nothing() -> None:
     settings = [{"w": [0.1, 0.2]}, {"w": [0.0, 0.5]}]
     assert "2 members" in ged.finite_class(logistic, settings).exactness

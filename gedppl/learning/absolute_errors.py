@@ -55,51 +55,50 @@ def _within_errors(
     """
     (M, r), n = goal.shape, len(error)
     u, best = np.zeros(goal.shape), np.full(M, np.inf)
-    share = 0.25 * slack / n
-    up, down = (np.tile(np.maximum(side, 0.0) + share, (M, 1)) for side in (error, -error))
+    signs = np.array([[1.0], [-1.0]])
+    # up and down together, (M, 2, n); their multipliers are mu + lambda and mu - lambda
+    sides = np.tile(np.maximum(signs * error, 0.0) + 0.25 * slack / n, (M, 1, 1))
     rest = np.full(M, 0.5 * slack)
     lam = goal @ basis.T
     mu = 1.5 * np.abs(lam).max(axis=1) + np.finfo(float).tiny
     pairs = (basis[:, :, None] * basis[:, None, :]).reshape(n, -1)
-    system, side, sharper = np.empty((M, r + 1, r + 1)), np.empty((M, r + 1)), SHARPER
+    system, right, sharper = np.empty((M, r + 1, r + 1)), np.empty((M, r + 1)), SHARPER
     for _ in range(ERROR_STEPS):
         lam += (goal - lam @ basis) @ basis.T  # what rounding takes away
         best = np.fmin(best, lam @ error + np.abs(lam).max(axis=1) * limit)
-        going = best - np.sum(goal * u, axis=1) > 0.1 * GAP * best
+        going = best - np.einsum("mr,mr->m", goal, u) > 0.1 * GAP * best
         if not going.any():
             break
-        over, under = mu[:, None] + lam, mu[:, None] - lam  # the multipliers of up and down
-        aim = (np.sum(up * over + down * under, axis=1) + rest * mu) / (sharper * (2 * n + 1))
-        tall, deep = up / over, down / under
-        whole, odd = tall + deep, tall - deep
-        weight, lean = 1.0 / whole, odd / whole
+        prices = mu[:, None, None] + signs * lam[:, None]
+        aim = np.einsum("msn,msn->m", sides, prices) + rest * mu
+        aim /= sharper * (2 * n + 1)
         # where each would have to be for its product with its multiplier to be the aim
-        off_up, off_down = aim[:, None] / over - up, aim[:, None] / under - down
-        off_rest = aim / mu - rest
-        missing = error - u @ basis.T - up + down - off_up + off_down
+        wanted, wanted_rest = aim[:, None, None] / prices, aim / mu
+        ratio = sides / prices
+        whole, odd = ratio[:, 0] + ratio[:, 1], ratio[:, 0] - ratio[:, 1]
+        weight = 1.0 / whole
+        lean = odd * weight
+        missing = error - u @ basis.T - wanted[:, 0] + wanted[:, 1]
         system[:, :-1, :-1] = (weight @ pairs).reshape(M, r, r)
         system[:, -1, :-1] = lean @ basis
         system[:, :-1, -1] = -system[:, -1, :-1]
         system[:, -1, -1] = np.sum(whole - odd * lean, axis=1) + rest / mu
-        side[:, :-1] = (weight * missing) @ basis
-        side[:, -1] = np.sum(up + down + off_up + off_down + lean * missing, axis=1)
-        side[:, -1] += rest + off_rest - limit
+        right[:, :-1] = (weight * missing) @ basis
+        right[:, -1] = np.einsum("msn->m", wanted) + np.einsum("mn,mn->m", lean, missing)
+        right[:, -1] += wanted_rest - limit
         try:
-            step = np.linalg.solve(system, side[..., None])[..., 0]
+            step = np.linalg.solve(system, right[..., None])[..., 0]
         except np.linalg.LinAlgError:
             break
         du, dmu = step[:, :-1], step[:, -1:]
         dlam = -weight * (missing - du @ basis.T + odd * dmu)
-        dup, ddown = off_up - tall * (dmu + dlam), off_down - deep * (dmu - dlam)
-        drest = off_rest - rest / mu * dmu[:, 0]
+        dprices = dmu[:, None] + signs * dlam[:, None]
+        dsides = wanted - sides - ratio * dprices
+        drest = wanted_rest - rest - rest / mu * dmu[:, 0]
         # a form that is done stays where it is
-        primal = going * np.minimum(
-            np.minimum(_room(up, dup), _room(down, ddown)), _room(rest[:, None], drest[:, None])
-        )
-        dual = going * np.minimum(_room(over, dmu + dlam), _room(under, dmu - dlam))
-        u, up, down = (
-            old + primal[:, None] * change for old, change in ((u, du), (up, dup), (down, ddown))
-        )
+        primal = going * np.minimum(_room(sides, dsides), _room(rest, drest))
+        dual = going * _room(prices, dprices)
+        u, sides = u + primal[:, None] * du, sides + primal[:, None, None] * dsides
         rest, lam, mu = rest + primal * drest, lam + dual[:, None] * dlam, mu + dual * dmu[:, 0]
         full = np.minimum(primal, dual)[going].min() > 0.9
         sharper = SHARPEST if full else SHARPER  # near the end
@@ -107,8 +106,9 @@ def _within_errors(
 
 
 def _room(value: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """How much of a step, at most one, leaves positive numbers (M, k) positive: (M,)."""
-    found: np.ndarray = np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
+    """How much of a step, at most one, leaves positive numbers (M, ...) positive: (M,)."""
+    most = (-change / value).reshape(len(value), -1).max(axis=1)
+    found: np.ndarray = np.minimum(1.0, 0.995 / np.maximum(most, 1e-300))
     return found
 
 

@@ -90,4 +90,4 @@ def _obstacle(cls: ProgramClass) -> str:
     if refusal is None:
         return general
     place = f" ({refusal.line})" if refusal.line else ""
-    return f"{general}: {refusal.why}{place}. {ADVICE}"
+    return f"{general}: {refusal.why}{place}. {refusal.instead or ADVICE}"

@@ -142,6 +142,17 @@ class Refusal:
 
     why: str
     line: str = ""
+    instead: str = ""  # what to write, where the usual advice is none
+
+
+# outcomes that no spelling makes exact, and what comes near them
+INSTEAD = {
+    "BetaBinomial": "for counts that vary more than a Binomial's write a Binomial with an effect "
+    "for each group of rows",
+    "StudentT": "for noise with heavy tails write a Laplace of known scale",
+    "TransformedDistribution": "where the outcome is the exponential of one of these (a "
+    "log-logistic), model its logarithm: Logistic(predictor, scale), and tell log(y)",
+}
 
 
 @dataclass
@@ -565,6 +576,10 @@ def n_actions_of(program: Kernels) -> int | None:
     return high
 
 
+def _instead(kind: str) -> str:
+    return f"No spelling of {kind} is exact: {INSTEAD[kind]}" if kind in INSTEAD else ""
+
+
 def refused(program: Kernels, kind: str) -> Refusal | None:
     """What rules out a proof in coordinates of its own; see `gedppl.programs.affine.obstacle`."""
     why = obstacle(program, kind) or ("" if program.packaged else stranger(kind))
@@ -580,5 +595,5 @@ def refused(program: Kernels, kind: str) -> Refusal | None:
             "; ordered categories are exact as OrderedLogistic(predictor, cutpoints), or with "
             "probs= the differences of F(cutpoints - predictor) between a 0 and a 1"
         )
-        return Refusal(why + ordered * kind.startswith("Categorical"))
+        return Refusal(why + ordered * kind.startswith("Categorical"), instead=_instead(kind))
     return None
