@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 from gedppl.families.one_predictor import FAMILIES
+from gedppl.learning import reach
 from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.program_sets import plausible
 from gedppl.learning.reach import concerned, endless, reached
@@ -98,7 +99,9 @@ def test_forms_that_grow_for_ever_are_known_and_the_others_are_not_called_so() -
     assert list(np.isfinite(value)) == [True, True, True, False, False, False]
 
 
-def test_a_direction_that_is_no_coordinate_is_found_by_least_squares_and_stopped_by_walls() -> None:
+def test_a_direction_that_is_no_coordinate_is_found_by_least_squares_and_stopped_by_walls(
+    monkeypatch,
+) -> None:
     """One dose only: intercept and slope are seen together. Along (-1, 2) the slope may rise for
     ever; back only as far as its sign allows.
     """
@@ -111,7 +114,13 @@ def test_a_direction_that_is_no_coordinate_is_found_by_least_squares_and_stopped
     assert ways is not None
     higher = np.array([[1.0, 2.0]])
     assert not ways.along(np.vstack([higher, -higher])).any()
-    assert list(ways.somewhere(np.vstack([higher, -higher, x[:1]]))) == [True, False, False]
+    asked = np.vstack([higher, -higher, x[:1]])
+    assert list(ways.somewhere(asked)) == [True, False, False]
+    # the controls: least squares that always fail find nothing, and without their walls too much
+    monkeypatch.setattr(reach, "nnls", lambda stops, goal: (goal, 0.0))
+    assert list(ways.somewhere(asked)) == [False, False, False]
+    monkeypatch.setattr(reach, "nnls", lambda stops, goal: (goal, np.linalg.norm(goal)))
+    assert list(ways.somewhere(asked)) == [True, True, True]
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,33 @@ def test_a_bound_from_wall_to_wall_counts_what_is_left_to_the_walls(monkeypatch)
     assert (early.value > exact + 1e-3).any()  # of little worth
 
 
+@pytest.mark.parametrize(("limit", "most"), [("LOOKS", 1), ("HALVINGS", 0), ("STEPS", 2)])
+def test_a_search_that_is_cut_short_promises_nothing(limit, most, monkeypatch) -> None:
+    """Whatever it has found by then, a bound is never below the largest there is; with the limits
+    as they are, all are found.
+    """
+    chosen, forms = weights()
+    walls, start = behind(chosen, BOX)
+    largest = farthest_inside(chosen, walls, forms, start)[0]
+    assert np.isfinite(largest).all()
+    monkeypatch.setattr(walls_module, limit, most)
+    short = farthest_inside(chosen, walls, forms, start)[0]
+    assert (short >= largest - 1e-9).all()
+    assert np.isinf(short).any()
+    found = on_faces(chosen, walls, forms)
+    assert (found.value[found.settled] >= largest[found.settled] - 1e-6).all()
+
+
+def test_without_its_dual_gap_a_search_that_is_cut_short_would_fall_short(monkeypatch) -> None:
+    """The control: points inside, taken for the largest."""
+    chosen, forms = weights()
+    walls, start = behind(chosen, BOX)
+    largest = farthest_inside(chosen, walls, forms, start)[0]
+    monkeypatch.setattr(walls_module, "STEPS", 2)
+    inside = np.sum(farthest_inside(chosen, walls, forms, start)[1] * forms, axis=1)
+    assert (inside < largest - 1e-3).any()
+
+
 def simplex(with_sums: bool) -> tuple[PredictorLikelihood, tuple[np.ndarray, np.ndarray]]:
     """Chances that mix parts in [0, 1] by the weights of two simplexes, of whose last entries 1
     less the others is left; with or without what their supports say of sums.
