@@ -40,10 +40,32 @@ def farthest_within_errors(
     rank = int(np.sum(sizes > 1e-10 * sizes.max(initial=0.0)))
     basis, turn = left[:, :rank], (right[:rank] / sizes[:rank, None]) / unit  # v = centre + u turn
     goal = both @ turn.T
-    bound, u = _within_errors(basis, error, limit, chosen.region.kappa, goal)
+    if rank == 1:
+        u = ends_of_line(basis[:, 0], error, limit)[np.where(goal > 0, 1, 0)]
+        bound = np.sum(goal * u, axis=1)
+    else:
+        bound, u = _within_errors(basis, error, limit, chosen.region.kappa, goal)
     at = centre + u @ turn
     gap = bound - np.sum(goal * u, axis=1)
     return both @ centre + bound, at, gap <= GAP * np.maximum(bound, np.finfo(float).tiny)
+
+
+def ends_of_line(column: np.ndarray, error: np.ndarray, limit: float) -> np.ndarray:
+    """Smallest and largest u (2,) with sum |error - column u| <= limit. With lambda the column's
+    signs, those of the first j kinks turned, every member has
+
+        u sum_i lambda_i column_i <= limit + sum_i lambda_i error_i,
+
+    which is met with equality on the piece between two kinks that the end lies on.
+    """
+    turns = np.flatnonzero(column)
+    order = turns[np.argsort(error[turns] / column[turns], kind="stable")]
+    weight, level = np.abs(column[order]), np.sign(column[order]) * error[order]
+    slope = np.append(0.0, 2 * np.cumsum(weight)) - np.sum(weight)
+    room = limit - np.sum(np.abs(error[column == 0]))
+    room += np.append(0.0, 2 * np.cumsum(level)) - np.sum(level)
+    up = slope > 0
+    return np.array([np.max(room[slope < 0] / slope[slope < 0]), np.min(room[up] / slope[up])])
 
 
 @np.errstate(all="ignore")  # where numbers run out, bound and member do not meet
