@@ -6,15 +6,17 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial, singledispatch
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial, singledispatch
 from typing import Any
 
 import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.learning.learner import Bounds, UsedDraws
+from gedppl.numerics.arrays import evolved
 from gedppl.problem import Constraint
 from gedppl.problem.names import Names
 from gedppl.showing import Facts, Shown, as_lines
@@ -412,66 +414,129 @@ class Explanation:
         return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
 
+@dataclass(frozen=True)
+class Grounds:
+    """What the certificates of one selection have in common. No `info`: the safe action alone, for
+    reason `fallback`.
+
+    `doubts`, constraint -> sentence, take the guarantee away, from the safe action's declared value
+    too: what it rests on was refuted. `watched`, constraint -> what its outcomes are held against;
+    those left out are not watched.
+    """
+
+    state: ged_ucb.State
+    info: ged_ucb.Info | None
+    fallback: str | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    watched: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Without round, worst cases, and what is remarked of a context."""
+        state, info = self.state, self.info
+        return Certificate(
+            round=state.t,
+            mode=state.settings.mode,
+            delta=state.settings.delta,
+            constraints=tuple(map(self._of_constraint, range(len(state.problem.constraints)))),
+            oracle={name: learner.status for name, learner in state.learners.items()},
+            engine="safe action" if info is None else info.engine,
+            notes=() if info is None else info.notes,
+            fallback=self.fallback,
+            feedback=state.problem.feedback,
+        )
+
+    def _of_constraint(self, j: int) -> ConstraintCertificate:
+        """Without worst case and witness."""
+        c, info = self.state.problem.constraints[j], self.info
+        shown = self.watched.get(c.name, ConstraintCertificate.watched)
+        bounds = None if info is None else info.bounds[j]
+        claimed: tuple[Any, ...]
+        if bounds is None:
+            why = "the safe action alone" if info is None else "the cost is known"
+            claimed = "known", True, why, "", {}, c.every_draw, None, None
+        else:
+            how = bounds.method, bounds.guaranteed, bounds.rule, bounds.note
+            claimed = *how, {}, c.every_draw, bounds.credible, bounds.used
+        part = ConstraintCertificate(c.name, math.nan, c.at_most, *claimed, shown)
+        if info is not None and info.unlimited:
+            note = "warm-up round: played whatever the limits are"
+            part = replace(part, guaranteed=False, credible=None, note=note)
+        if c.name in self.doubts:
+            part = replace(part, guaranteed=False, credible=None, note=self.doubts[c.name])
+        return part
+
+    @cached_property
+    def witnesses(self) -> tuple[Callable[..., dict[int, Any]] | None, ...]:
+        """(J,) policy, i -> the parameters behind worst cases; None where the cost is known."""
+        problem, learned = self.state.problem, dict(self.state.problem.learned)
+        found = [None] * len(problem.constraints) if self.info is None else self.info.bounds
+        return tuple(
+            None if b is None else partial(_witness, problem.safe_action, learned[j], b.to_keep)
+            for j, b in enumerate(found)
+        )
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """Without what is of one context."""
+        problem = self.state.problem
+        nothing = np.full(problem.n_actions, np.nan)
+        costs = np.full((len(problem.constraints), problem.n_actions), np.nan)
+        return Explanation(
+            action=0,
+            policy=nothing,
+            utility=nothing,
+            bonus=nothing,
+            width=nothing,
+            cost_lower=costs,
+            cost_upper=costs,
+            limits=problem.limits,
+            names=tuple(problem.constraint_names),
+            certificate=self.certificate,
+            actions=problem.names,
+            every_draw=problem.every_draw,
+        )
+
+
 def certify(
-    state: ged_ucb.State,
+    grounds: Grounds,
+    i: int,
     x: np.ndarray,
     policy: np.ndarray,
     action: int,
-    info: ged_ucb.Info | None,
-    i: int,
-    fallback: str | None,
     remarks: tuple[str, ...] = (),
-    doubts: Mapping[str, str] | None = None,
-    watched: Mapping[str, str] | None = None,
 ) -> tuple[Certificate, Explanation]:
-    """The certificate and the terms of context i of a selection. No `info`: the safe action alone,
-    for reason `fallback`.
-
-    `remarks` (alarms, a context far outside of what was seen) are added to the notes. `doubts`,
-    constraint -> sentence, take the guarantee away, from the safe action's declared value too: what
-    it rests on was refuted. `watched`, constraint -> what its outcomes are held against; those left
-    out are not watched.
+    """The certificate and the terms of context i of a selection, x (dx,). `remarks` (alarms, a
+    context far outside of what was seen) are added to the notes.
     """
-    problem = state.problem
+    state, info, shared = grounds.state, grounds.info, grounds.certificate
+    worst = state.problem.safe_values(x[None])[0] if info is None else info.worst[i]
     parts = tuple(
-        _doubted(_certify_one(state, j, x, policy, info, i, watched or {}), doubts or {})
-        for j in range(len(problem.constraints))
-    )
-    certificate = Certificate(
-        round=state.t + i,
-        mode=state.settings.mode,
-        delta=state.settings.delta,
-        constraints=parts,
-        oracle={name: learner.status for name, learner in state.learners.items()},
-        engine="safe action" if info is None else info.engine,
-        notes=(*(() if info is None else info.notes), *remarks),
-        fallback=fallback,
-        feedback=problem.feedback,
-    )
-    if info is None:
-        unknown = np.full(problem.n_actions, np.nan)
-        unknown_costs = np.full((len(parts), problem.n_actions), np.nan)
-        terms = (unknown, unknown, unknown, unknown_costs, unknown_costs)
-    else:
-        terms = (
-            info.utility[i],
-            info.bonus[i],
-            info.width[i],
-            info.cost_lower[i],
-            info.cost_upper[i],
+        evolved(
+            part,
+            worst_case=value,
+            witness={} if find is None else Witnesses(partial(find, policy, i)),
         )
-    explanation = Explanation(
-        action,
-        policy,
-        *terms,
-        limits=problem.limits,
-        names=tuple(problem.constraint_names),
-        certificate=certificate,
-        actions=problem.names,
-        every_draw=problem.every_draw,
-        hint="" if info is None else _hint(state, parts, policy, info, i),
+        for part, value, find in zip(shared.constraints, worst.tolist(), grounds.witnesses)
     )
-    return certificate, explanation
+    certificate = evolved(
+        shared,
+        round=state.t + i,
+        constraints=parts,
+        oracle=dict(shared.oracle),
+        notes=(*shared.notes, *remarks),
+    )
+    said: dict[str, Any] = {"action": action, "policy": policy, "certificate": certificate}
+    if info is not None:
+        said |= {
+            "utility": info.utility[i],
+            "bonus": info.bonus[i],
+            "width": info.width[i],
+            "cost_lower": info.cost_lower[i],
+            "cost_upper": info.cost_upper[i],
+            "hint": _hint(state, parts, policy, info, i),
+        }
+    return certificate, evolved(grounds.explanation, **said)
 
 
 def _hint(
@@ -498,65 +563,6 @@ def _hint(
                 "leaves the safe action earlier: credible, no guarantee"
             )
     return ""
-
-
-def _doubted(part: ConstraintCertificate, doubts: Mapping[str, str]) -> ConstraintCertificate:
-    if part.name not in doubts:
-        return part
-    return replace(part, guaranteed=False, credible=None, note=doubts[part.name])
-
-
-def _certify_one(
-    state: ged_ucb.State,
-    j: int,
-    x: np.ndarray,
-    policy: np.ndarray,
-    info: ged_ucb.Info | None,
-    i: int,
-    watched: Mapping[str, str],
-) -> ConstraintCertificate:
-    problem, c = state.problem, state.problem.constraints[j]
-    shown = watched.get(c.name, ConstraintCertificate.watched)
-    if info is None:
-        safe = float(problem.safe_values(x[None])[0, j])
-        why = "the safe action alone"
-        return ConstraintCertificate(
-            c.name, safe, c.at_most, "known", True, why, "", {}, c.every_draw, watched=shown
-        )
-    worst = float(info.worst[i, j])
-    bounds = info.bounds[j]
-    if bounds is None:
-        why = "the cost is known"
-        part = ConstraintCertificate(
-            c.name, worst, c.at_most, "known", True, why, "", {}, c.every_draw, watched=shown
-        )
-    else:
-        learned = dict(problem.learned)[j]
-        witness = Witnesses(
-            partial(_witness, problem.safe_action, learned, bounds.to_keep, policy, i)
-        )
-        part = ConstraintCertificate(
-            c.name,
-            worst,
-            c.at_most,
-            bounds.method,
-            bounds.guaranteed,
-            bounds.rule,
-            bounds.note,
-            witness,
-            c.every_draw,
-            bounds.credible,
-            bounds.used,
-            shown,
-        )
-    if info.unlimited:
-        return replace(
-            part,
-            guaranteed=False,
-            credible=None,
-            note="warm-up round: played whatever the limits are",
-        )
-    return part
 
 
 def _witness(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl.certificate import certify
+from gedppl.certificate import Grounds, certify
 from gedppl.errors import FunctionalError, InfeasibleError, ProblemError
 from gedppl.ged_ucb import select
 from gedppl.ged_ucb.costs import check_feasible, room_for_mixing
@@ -157,7 +157,7 @@ def certified(change) -> tuple[bool, str]:
     agent.ask([0.0])
     state = state_of(agent, None)
     policy, info = select(state, np.zeros((1, 1)))
-    certificate, _ = certify(state, np.zeros(1), policy[0], 0, change(info), 0, None)
+    certificate, _ = certify(Grounds(state, change(info)), 0, np.zeros(1), policy[0], 0)
     assert np.isfinite(policy_cost(policy, info.cost_upper, np.array([False]))).all()
     return certificate.guaranteed, certificate.constraints[0].claim
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent.memory import Memory, doubted
-from gedppl.certificate import Certificate, Explanation, certify
+from gedppl.certificate import Certificate, Explanation, Grounds, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError, SettingError
 from gedppl.ged_ucb import costs
 from gedppl.learning.learner import Bounds
@@ -329,21 +329,12 @@ def decide(choice: Choice, contexts: np.ndarray) -> list[tuple[Decision, Explana
     flags = [""] * len(contexts) if watch is None else watch.flags(contexts)
     policies = choice.policy.copy()
     policies.setflags(write=False)  # like x: a decision is a record of what happened
+    grounds = Grounds(state, choice.info, fallback, choice.doubts, watched)
     made = []
     actions = draw_actions(policies, seed, state.t)
     for i, (x, policy, action, far) in enumerate(zip(contexts, policies, actions, flags)):
-        certificate, explanation = certify(
-            state,
-            x,
-            policy,
-            action,
-            choice.info,
-            i,
-            fallback,
-            (*remarks, far) if far else remarks,
-            choice.doubts,
-            watched,
-        )
+        also = (*remarks, far) if far else remarks
+        certificate, explanation = certify(grounds, i, x, policy, action, also)
         label = memory.problem.names.label(action)
         made.append((Decision(state.t + i, action, policy, certificate, x, label), explanation))
     return made
@@ -576,9 +567,8 @@ def _certified(
     # would play
     info = None if choice.info is None else replace(choice.info, worst=upper[None, :, action])
     watched = {} if choice.memory.watch is None else choice.memory.watch.watched
-    certificate, _ = certify(
-        state, x, alone, action, info, 0, choice.fallback, (), choice.doubts, watched
-    )
+    grounds = Grounds(state, info, choice.fallback, choice.doubts, watched)
+    certificate, _ = certify(grounds, 0, x, alone, action)
     # the bound may be proved and yet above the limit: then nothing is claimed of the limit
     fine = np.isnan(upper[:, action]) | (upper[:, action] <= state.problem.limits)
     parts = tuple(

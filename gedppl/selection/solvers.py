@@ -13,7 +13,7 @@ import numpy as np
 from gedppl.errors import InfeasibleError
 
 MOST_TOGETHER = 10  # actions of which all pairs and triples are tried
-CANDIDATES_AT_ONCE = 500_000  # numbers in a list of them
+FACES_AT_ONCE = 8000  # over contexts looked at together: what stays in the cache
 ROUNDING = 1e-13  # share of the costs in play by which V may exceed the limit
 ROOTS = 1e6  # times that: how far off a root may be
 
@@ -234,7 +234,7 @@ def gained_together(
         return policy
     found = policy.copy()
     K = score.shape[1]
-    step = max(1, CANDIDATES_AT_ONCE // (3 * min(K, MOST_TOGETHER) ** 4))
+    step = max(1, FACES_AT_ONCE // len(_faces(min(K, MOST_TOGETHER))[0]))
     for first in range(0, len(bound), step):
         where = bound[first : first + step]
         some = where if len(where) < len(policy) else slice(None)
@@ -359,27 +359,28 @@ def _on_the_limit(
     C, k = score.shape
     faces, products, cofactors = _faces(k)
     pairs, half, room = products.shape[1], together.half, limit - together.middle
-    form = (half @ half.swapaxes(1, 2) - room[:, :, None] * room[:, None]).reshape(C, -1)
-    aa, ab, bb = form.take(products, axis=1).swapaxes(0, 1)  # (C, pairs)
-    one, two, three, four, m = form.take(cofactors, axis=1).transpose(1, 2, 3, 0, 4)
-    adjugate = one * two - three * four  # (3, 3, C, triples)
-    own = score.take(faces.T[:, pairs:], axis=1).swapaxes(0, 1)  # (3, C, triples)
+    # contexts last
+    form = (half @ half.swapaxes(1, 2) - room[:, :, None] * room[:, None]).reshape(C, -1).T
+    aa, ab, bb = form.take(products, axis=0)  # (pairs, C)
+    one, two, three, four, m = form.take(cofactors, axis=0)  # (3, 3, triples, C)
+    adjugate = one * two - three * four
+    own = score.T.take(faces.T[:, pairs:], axis=0)  # (3, triples, C)
     by_score, by_one = (adjugate * (own - own[0])).sum(axis=1), adjugate.sum(axis=1)
     # with M, not with A: where A is off by rounding the limit is met all the same
     m_score, m_one = (m * by_score).sum(axis=1), (m * by_one).sum(axis=1)
     ss, sl = (by_score * m_score).sum(axis=0), (by_score * m_one).sum(axis=0)
     ll = (by_one * m_one).sum(axis=0)
-    shares = np.zeros((3, C, 2, len(faces)))  # of each action, at the two roots
+    shares = np.zeros((3, 2, len(faces), C))  # of each action, at the two roots
     # no root: no number, and not a policy
     with np.errstate(all="ignore"):
         far = -(ab + np.copysign(np.sqrt(ab * ab - aa * bb), ab))
-        shares[0, :, 0, :pairs], shares[1, :, 0, :pairs] = bb, far
-        shares[0, :, 1, :pairs], shares[1, :, 1, :pairs] = far, aa
+        shares[0, 0, :pairs], shares[1, 0, :pairs] = bb, far
+        shares[0, 1, :pairs], shares[1, 1, :pairs] = far, aa
         far = sl + np.copysign(np.sqrt(sl * sl - ss * ll), sl)
-        np.subtract(ll * by_score, far * by_one, out=shares[:, :, 0, pairs:])
-        np.subtract(far * by_score, ss * by_one, out=shares[:, :, 1, pairs:])
+        np.subtract(ll * by_score, far * by_one, out=shares[:, 0, pairs:])
+        np.subtract(far * by_score, ss * by_one, out=shares[:, 1, pairs:])
         shares /= shares.sum(axis=0)
-        can = usable.take(faces.T, axis=1).swapaxes(0, 1)[:, :, None]
+        can = usable.T.take(faces.T, axis=0)[:, None]
         inside = ((shares >= 0) & (can | (shares == 0))).all(axis=0)
-    row, root, face = inside.nonzero()
-    return shares[:, row, root, face].T, row, faces[face]
+    row, root, face = inside.transpose(2, 0, 1).nonzero()
+    return shares[:, root, face, row].T, row, faces[face]
