@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -507,14 +507,15 @@ class ClassMonitor:
         """One outcome, or several: the log of what the bets on them paid."""
         return evolved(self, n=self.n + outcomes, log_wealth=self.log_wealth + growth)
 
-    def pay(self, log_predictive: float) -> ClassMonitor:
-        """The log predictive density of outcomes shown. Where it is no number, every start so
+    def pay(self, *log_predictive: float) -> ClassMonitor:
+        """The log predictive densities of outcomes shown. Where one is no number, every start so
         far is void.
         """
-        if not np.isfinite(log_predictive):
+        if not all(map(math.isfinite, log_predictive)):
             void = dict.fromkeys(("log_shares", "log_wealth", "evidence"), np.zeros(0))
             return evolved(self, **void, marks=np.zeros((0, 0)), due=self.n)
-        return evolved(self, evidence=self.evidence + log_predictive)
+        # one by one: the same to the last digit however many came together
+        return evolved(self, evidence=reduce(np.add, log_predictive, self.evidence))
 
     def begin(self, mark: np.ndarray) -> ClassMonitor:
         """The ratio starts once more, here."""
@@ -552,7 +553,7 @@ class ClassMonitor:
         outcomes = sum(name in told.pits for told in now.waiting)
         after = self.update(now.growth(name), outcomes) if outcomes else self
         paid = [told.densities[name] for told in now.waiting if name in told.densities]
-        return after.pay(sum(paid)) if paid else after
+        return after.pay(*paid) if paid else after
 
     def fresh(self) -> ClassMonitor:
         return type(self).create(delta=self.delta)
