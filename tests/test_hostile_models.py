@@ -30,6 +30,7 @@ from gedppl.problem import checks
 from gedppl.programs import jax_operations, jax_reader, tracing
 from gedppl.programs import numpyro as numpyro_side
 from gedppl.programs.jax_kernels import JaxKernels
+from gedppl.programs.jax_operations import same_operations, written
 from tests.optional_pyro import module, needs_pyro, pd, pyro, torch
 
 torch_kernels = module("gedppl.programs.torch_kernels")
@@ -194,6 +195,35 @@ def test_numbers_that_only_scale_with_the_rows_are_no_other_model() -> None:
     cls = ged.density_class(model, example=(X, A))
     assert cls.exactness.startswith("exact")
     assert not list(cls.program.among_many(np.zeros(3), X, A))  # nothing had to be computed
+
+
+def test_operations_are_the_same_up_to_the_number_of_rows_and_in_nothing_else() -> None:
+    """The control of the look at many rows: what is told apart without computing anything."""
+
+    def alike(few, many, n=5, rows=9) -> bool:
+        first, second = (
+            written(function, np.zeros((k, 2))) for function, k in ((few, n), (many, rows))
+        )
+        return same_operations(first, second, n, rows)
+
+    table = np.arange(9.0)
+    inner = jax.jit(lambda v: v[::-1] * 2.0)
+    same = (
+        lambda x: jnp.sin(x[:, 0]) - x[:, 1],
+        lambda x: inner(x[:, 0]),
+        lambda x: x[:, 0] + jnp.asarray(table[: len(x)]),
+        lambda x: jax.lax.map(lambda row: row.sum(), x),
+    )
+    others = (
+        lambda x: x[:, 1] - jnp.sin(x[:, 0]),  # what goes where
+        lambda x: jax.jit(lambda v: v[::-1] * 3.0)(x[:, 0]),  # a number inside a call
+        lambda x: x[:, 0] + jnp.asarray(table[: len(x)] + 1.0),  # a constant
+        lambda x: jax.lax.map(lambda row: row.prod(), x),  # an operation inside a loop
+    )
+    for one, other in zip(same, others):
+        assert alike(one, one)
+        assert not alike(one, other)
+    assert not alike(same[0], lambda x: jnp.sin(x[:, 0]) - x[:, 1] + 0.0 * x[0, 0])
 
 
 @pytest.mark.parametrize("name", ["scale by whether y is given", "random numbers"])

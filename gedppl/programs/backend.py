@@ -12,7 +12,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,15 +30,26 @@ Many = Callable[..., Sequence[Any]]  # from the backend's arrays to a few of the
 One = Callable[..., Any]
 
 
-class Pass(NamedTuple):
+@dataclass(frozen=True)
+class Pass:
     """What one run of the program at fixed parameters gives."""
 
     observed: Any
-    log_prior: Any  # of the unconstrained values: the Jacobian included
-    log_jacobian: Any
+    # () -> what follows; most questions are about the outcome alone, and to trace a prior's
+    # log-density for each of them would take as long as to trace the program
+    prior: Callable[[], tuple[Any, Any]]
     log_weight: Any
     values: dict[str, Any]
     free: dict[str, Any]
+
+    @property
+    def log_prior(self) -> Any:
+        """Of the unconstrained values: the Jacobian included."""
+        return self.prior()[0]
+
+    @property
+    def log_jacobian(self) -> Any:
+        return self.prior()[1]
 
 
 class Backend(ABC):

@@ -66,7 +66,10 @@ def first_look(
             free = program.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
             return jnp.concatenate([jnp.ravel(free[site.name]) for site in program.sites])
 
-        middle = jnp.median(jax.vmap(draw)(words), axis=0)
+        drawn = jax.vmap(draw)(words)
+        # `jnp.median` of an odd number, without its interpolation, which is slow to compile
+        middle = jnp.sort(drawn, axis=0)[STARTING_DRAWS // 2]
+        middle = jnp.where(jnp.isnan(drawn).any(axis=0), jnp.nan, middle)
         return jnp.concatenate(
             [(middle if s.prior else theta)[s.start : s.stop] for s in program.sites]
         )

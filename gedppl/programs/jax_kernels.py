@@ -25,7 +25,7 @@ from gedppl.programs.backend import Many, One
 from gedppl.programs.contract import away_from
 from gedppl.programs.jax_compiled import Compiled
 from gedppl.programs.jax_first_look import FirstLook, first_look
-from gedppl.programs.jax_operations import lowest_indices, slopes, what_matters
+from gedppl.programs.jax_operations import lowest_indices, slopes, used
 from gedppl.programs.jax_reader import JaxArithmetic, links, listing
 from gedppl.programs.kernels import Kernels
 from gedppl.programs.links import Table
@@ -318,7 +318,7 @@ class JaxKernels(Kernels):
 
         return self.fact(
             "reads_by_context",
-            lambda: what_matters(checks, np.zeros(self.dim), self.x, self.a)[0][1],
+            lambda: used(checks, np.zeros(self.dim), self.x, self.a)[1],
         )
 
     def check_contexts(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:

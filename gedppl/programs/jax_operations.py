@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, singledispatch
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from gedppl.programs.jax_reader import CALLS, as_inside, called
@@ -26,12 +29,21 @@ def what_matters(function: Callable[..., Any], *args: jax.Array) -> tuple[list[b
     """Which arguments `function(*args)` makes use of, and the text of the operations and
     constants that its results come from.
     """
-    closed = jax.make_jaxpr(function)(*args)
-    needed, used = dce_jaxpr(
-        closed.jaxpr, [True] * len(jax.tree.leaves(jax.eval_shape(function, *args)))
-    )
+    needed, used, consts = _needed(function, *args)
     operations = str(needed).split("let")[-1]  # what follows the names of arguments
-    return list(used), operations + repr([hash(np.asarray(c).tobytes()) for c in closed.consts])
+    return used, operations + repr([hash(np.asarray(c).tobytes()) for c in consts])
+
+
+def used(function: Callable[..., Any], *args: np.ndarray) -> list[bool]:
+    """Which arguments `function(*args)` makes use of."""
+    return _needed(function, *args)[1]
+
+
+def _needed(function: Callable[..., Any], *args: Any) -> tuple[Jaxpr, list[bool], list[Any]]:
+    """The operations that its results come from, which arguments they use, and the constants."""
+    closed = jax.make_jaxpr(function)(*args)
+    needed, found = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return needed, list(found), closed.consts
 
 
 def lowest_indices(
@@ -147,16 +159,10 @@ def _in_while(equation: jax.core.JaxprEqn, values: Sequence[Any], by_context: bo
 _INSIDE = {"scan": _in_scan, "cond": _in_cond, "while": _in_while}
 
 
-_WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")
-
-
-def same_operations(
-    one: jax.core.ClosedJaxpr, other: jax.core.ClosedJaxpr, n: int, rows: int
-) -> bool:
+def same_operations(one: Written, other: Written, n: int, rows: int) -> bool:
     """Whether a function's operations at arguments of n rows are those at `rows` of them, but for
     the rows' number. Nothing is computed. False may also mean that it cannot be told.
     """
-    words, others = (_WORDS.findall(str(closed.jaxpr)) for closed in (one, other))
 
     def alike(u: str, v: str) -> bool:
         if u == v or not (u.isdigit() and v.isdigit()):
@@ -168,11 +174,77 @@ def same_operations(
         return np.array_equal(u, first, equal_nan=True)
 
     return (
-        len(words) == len(others)
-        and all(map(alike, words, others))
-        and len(one.consts) == len(other.consts)
-        and all(map(equal, one.consts, other.consts))
+        len(one.words) == len(other.words)
+        and all(map(alike, one.words, other.words))
+        and len(one.constants) == len(other.constants)
+        and all(map(equal, one.constants, other.constants))
     )
+
+
+@dataclass
+class Written:
+    """A function's operations as words and constants. JAX's own text of them says the same; to set
+    it in lines takes as long as to trace the function.
+    """
+
+    words: list[str] = field(default_factory=list)
+    constants: list[Any] = field(default_factory=list)
+    places: dict[Var, str] = field(default_factory=dict)  # in the order in which values appear
+
+
+_WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function, which is another in every trace
+
+
+def written(function: Callable[..., Any], *args: np.ndarray) -> Written:
+    """The operations of `function(*args)`."""
+    found = Written()
+    write(jax.make_jaxpr(function)(*args), found)
+    return found
+
+
+@lru_cache(4096)  # a few words make up most of a program
+def words(text: str) -> list[str]:
+    return _WORDS.findall(_ADDRESS.sub("", text))
+
+
+@singledispatch
+def write(part: object, into: Written) -> None:
+    """Add what an operation is given, beside values, to what is written."""
+    into.words += words(str(part))
+
+
+@write.register(tuple)
+@write.register(list)
+def _(part: Sequence[Any], into: Written) -> None:
+    into.words.append(str(len(part)))
+    for one in part:
+        write(one, into)
+
+
+@write.register
+def _(part: Var, into: Written) -> None:
+    into.words.append(into.places.setdefault(part, f"v{len(into.places)}"))
+    into.words += words(part.aval.str_short())
+
+
+@write.register
+def _(part: ClosedJaxpr, into: Written) -> None:
+    into.constants += part.consts
+    write(part.jaxpr, into)
+
+
+@write.register
+def _(part: Jaxpr, into: Written) -> None:
+    write([*part.constvars, *part.invars], into)
+    for equation in part.eqns:
+        into.words.append(equation.primitive.name)
+        for name in sorted(equation.params):
+            into.words.append(name)
+            write(equation.params[name], into)
+        write(equation.invars, into)
+        write(equation.outvars, into)
+    write(part.outvars, into)
 
 
 def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from gedppl.errors import FunctionalError
 from gedppl.numerics.arrays import ArrayOf
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level, levels, linear_predictor, ordered_predictor
-from gedppl.programs.backend import Backend, Many
+from gedppl.programs.backend import Backend, Many, Pass
 from gedppl.programs.identity import Identity, identify, predictor_holds
 from gedppl.programs.lowering import (
     as_given,
@@ -179,16 +179,20 @@ class Kernels(Backend):
         """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row
         latents summed out.
         """
-        xp, outcome, terms = self.xp, self.outcome(y), []
-        for assignment in self.assignments:
-            one = self.run(theta, x, a, assignment=assignment, given=given)
+        passes = [self.run(theta, x, a, assignment=one, given=given) for one in self.assignments]
+        return self.row_logs(passes, self.outcome(y), x.shape[0])
+
+    def row_logs(self, passes: Sequence[Pass], outcome: ArrayOf, n: int) -> Any:
+        """The same from one pass for each assignment of the latents."""
+        xp, terms = self.xp, []
+        for one in passes:
             with self.quietly():
                 logp = one.observed.log_prob(outcome)
             if self.moving_support:
                 logp = xp.where(self.supports(one.observed, outcome), logp, -xp.inf)
             if (wrong := crossing(one.observed)) is not None:
                 logp = xp.where(wrong, -xp.inf, logp)
-            terms.append(xp.broadcast_to(one.log_weight + logp, (x.shape[0],)))
+            terms.append(xp.broadcast_to(one.log_weight + logp, (n,)))
         return terms[0] if len(terms) == 1 else xp.logsumexp(xp.stack(terms), axis=0)
 
     def row_density(self, theta: ArrayOf, x: ArrayOf, a: ArrayOf) -> Density:

@@ -498,7 +498,7 @@ class PyroProgram(TorchKernels):
                 "depend on x, a or y"
             )
         logs = self.as_float(fill.log_prior), self.as_float(fill.log_jacobian)
-        return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
+        return Pass(fill.observed, lambda: logs, fill.log_weight, fill.values, fill.free)
 
     def _filled(
         self,
