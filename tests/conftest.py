@@ -1,5 +1,6 @@
 """What every test starts from, and how tests are dealt out to several processes."""
 
+import gc
 import hashlib
 import os
 import platform
@@ -26,6 +27,10 @@ CACHE = HOME / "gedppl" / "compiled-by-tests" / instructions()[:16]
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.03")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# Tracing makes millions of small objects, and Python's collector would look through all of them
+# after every 700 new ones: a twentieth to a tenth of the suite's time.
+gc.set_threshold(50_000, 20, 20)
 
 # A shell starts its background jobs with interrupts ignored, and processes inherit that: tests that
 # interrupt need them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +24,14 @@ def linear_program(n_actions: int, dim: int, scale: float, gain: float = 1.0, sh
         numpyro.sample("y", dist.Normal(shift + gain * phi @ theta, gain * scale), obs=y)
 
     return model
+
+
+@cache
+def linear_class(n_actions: int, dim: int, scale: float, gain: float, shift: float):
+    """Its density class, of which there is one for all worlds and both outcomes."""
+    example = 0.5 * np.ones((1, n_actions * dim)), np.zeros(1, int)
+    program = linear_program(n_actions, dim, scale, gain, shift)
+    return ged.density_class(program, bounds={"theta": 1.0}, example=example)
 
 
 @dataclass
@@ -66,14 +74,8 @@ class LinearWorld:
     @cached_property
     def _problem(self) -> ged.Problem:
         K, d = self.n_actions, self.dim
-        utility = ged.density_class(
-            linear_program(K, d, self.scale, self.gain, self.shift),
-            bounds={"theta": 1.0},
-            example=self._example(),
-        )
-        cost = ged.density_class(
-            linear_program(K, d, self.scale), bounds={"theta": 1.0}, example=self._example()
-        )
+        utility = linear_class(K, d, self.scale, self.gain, self.shift)
+        cost = linear_class(K, d, self.scale, 1.0, 0.0)
         low, high = self.shift, self.shift + self.gain
         return ged.Problem(
             n_actions=K,
@@ -93,12 +95,9 @@ class LinearWorld:
         """The same object every time: its compiled functions are kept."""
         return self._problem
 
-    def _example(self):
-        rng = np.random.default_rng(0)
-        return np.stack([self.context(rng) for _ in range(3)]), np.zeros(3, np.int64)
 
-
-def table_program(n_contexts: int, n_actions: int):
+@cache
+def table_class(n_contexts: int, n_actions: int):
     """Bernoulli outcomes from a table of probabilities; the context is the row's number."""
 
     def model(x, a, y=None):
@@ -109,7 +108,7 @@ def table_program(n_contexts: int, n_actions: int):
         )
         numpyro.sample("y", dist.Bernoulli(probs=table[x[:, 0].astype(int), a]), obs=y)
 
-    return model
+    return ged.density_class(model, example=(np.zeros((1, 1)), np.zeros(1, int)))
 
 
 @dataclass
@@ -151,7 +150,7 @@ class TableWorld:
 
     @cached_property
     def _problem(self) -> ged.Problem:
-        program = table_program(self.n_contexts, self.n_actions)
+        program = table_class(self.n_contexts, self.n_actions)
         F = ged.finite_class(program, [{"table": t} for t in self.F])
         G = ged.finite_class(program, [{"table": t} for t in self.G])
         return ged.Problem(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -55,6 +57,11 @@ def test_models_without_a_stack_are_asked_one_by_one():
     assert_same(many, alone(problem, [make("logistic", 0) for _ in SEEDS[:2]], 12, SEEDS[:2]))
 
 
+@cache
+def a_class(model, **bounds):
+    return ged.density_class(model, bounds=bounds)
+
+
 def normal(x, a, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([3, 2]).to_event(2))
     numpyro.sample("y", dist.Normal(w[a, 0] + w[a, 1] * x[:, 0], 0.3), obs=y)
@@ -82,18 +89,16 @@ class TwoLimits:
 
 def two_limits(**options) -> ged.Problem:
     limits = [
+        ged.Constraint(a_class(normal), ged.mean(-3, 3), at_most=0.4, safe_value=0.1, name="a"),
         ged.Constraint(
-            ged.density_class(normal), ged.mean(-3, 3), at_most=0.4, safe_value=0.1, name="a"
-        ),
-        ged.Constraint(
-            ged.density_class(normal),
+            a_class(normal),
             ged.probability(above=0.5),
             at_most=0.6,
             safe_value=0.2,
             name="b",
         ),
     ]
-    gain = ged.Utility(ged.density_class(normal), ged.mean(-3, 3))
+    gain = ged.Utility(a_class(normal), ged.mean(-3, 3))
     return ged.Problem(3, gain, limits, safe_action=0, **options)
 
 
@@ -195,13 +200,13 @@ def beta_free(x, a, y=None):
 
 def small() -> ged.Problem:
     limit = ged.Constraint(
-        ged.density_class(beta_free, bounds={"w": 1.0}),
+        a_class(beta_free, w=1.0),
         ged.mean(-1, 1),
         at_most=0.3,
         safe_value=0.0,
         name="cost",
     )
-    gain = ged.Utility(ged.density_class(beta_free, bounds={"w": 1.0}), ged.mean(-1, 1))
+    gain = ged.Utility(a_class(beta_free, w=1.0), ged.mean(-1, 1))
     return ged.Problem(2, gain, [limit], safe_action=0, learn_safe=False)
 
 

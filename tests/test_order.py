@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ K = 3
 X = np.zeros((1, 1))
 
 
+@cache
 def rising(how):
     """A dose effect that never falls."""
 
@@ -72,6 +74,7 @@ def shares_pyro(x, a, y=None):
     pyro.sample("y", pd.Bernoulli(probs=(w[a] * parts).sum(-1)), obs=y)
 
 
+@cache
 def a_class(model):
     return ged.density_class(model, example=(X, np.zeros(1, int)))
 

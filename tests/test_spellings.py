@@ -5,6 +5,8 @@ Contexts: a number, and the number of a site, 0..2. Two actions.
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -26,6 +28,7 @@ X = np.column_stack([RNG.normal(size=40), RNG.integers(0, SITES, 40)])
 A = RNG.integers(0, K, 40)
 
 
+@cache
 def a_class(model):
     return ged.density_class(model, example=(X[:1], A[:1]))
 
@@ -115,6 +118,7 @@ def test_failures_before_a_success_in_pyro() -> None:
 # scales that a column of the context picks --------------------------------------------------------
 
 
+@cache
 def scale_of_site(how):
     def model(x, a, y=None):
         site = x[:, 1].astype(int)
