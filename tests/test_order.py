@@ -95,7 +95,7 @@ def taught(model, a, y):
     ("model", "count"),
     [
         (rising("softplus"), 2),
-        (rising("exp"), 2),
+        pytest.param(rising("exp"), 2, marks=pytest.mark.slow),
         (rising("none"), 0),
         (score, 2),
         pytest.param(rising_pyro, 2, marks=needs_pyro),
