@@ -160,7 +160,7 @@ def divergence(kind: str, p, q) -> float:
     return _integral(kind, p, q)
 
 
-def _terms(kind, log_p, log_q):
+def terms_of(kind, log_p, log_q):
     larger = np.maximum(log_p, log_q)
     ratio = np.where(
         larger > -np.inf, np.minimum(log_p, log_q) - np.where(larger > -np.inf, larger, 0.0), 0.0
@@ -175,7 +175,7 @@ def _terms(kind, log_p, log_q):
 
 def _sum(kind, p, q):
     k = np.arange(0, int(max(d.mean() + 60 * d.std() for d in (p, q))) + 60)
-    return float(_terms(kind, p.logpmf(k), q.logpmf(k)).sum())
+    return float(terms_of(kind, p.logpmf(k), q.logpmf(k)).sum())
 
 
 def _integral(kind, p, q):
@@ -213,5 +213,5 @@ def _integral(kind, p, q):
         span = np.log(np.where(graded, b / np.where(graded, a, 1.0), 1.0))
         y = np.where(graded, a * np.exp(span * _X), a + (b - a) * _X)
         slope = np.where(graded, y * span, b - a)
-        terms = _terms(kind, p.logpdf(y), q.logpdf(y)) * slope
+        terms = terms_of(kind, p.logpdf(y), q.logpdf(y)) * slope
     return float((np.where(np.isfinite(terms), terms, 0.0) * _W).sum())

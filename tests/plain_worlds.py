@@ -28,16 +28,16 @@ class PlainTables(MemberList):
 
     def parts(self, x, a):
         """All members at once, as a class from `finite_class` gives them."""
-        return [(np.arange(self.size), Density("Bernoulli", {"probs": self._probs(x, a)}))]
+        return [(np.arange(self.size), Density("Bernoulli", {"probs": self.probs(x, a)}))]
 
     def describe(self) -> str:
         return hashlib.sha256(self.tables.tobytes()).hexdigest()
 
-    def _probs(self, x, a):
+    def probs(self, x, a):
         return self.tables[:, np.asarray(x, float)[:, 0].astype(int), np.asarray(a)]
 
     def log_likelihood(self, theta, x, a, y):
-        p = self._probs(x, a)[theta]
+        p = self.probs(x, a)[theta]
         return np.where(np.asarray(y) == 1, np.log(p), np.log1p(-p))
 
     def check_outcomes(self, x, a, y):
@@ -46,10 +46,10 @@ class PlainTables(MemberList):
         return x, a, y
 
     def values(self, functional, theta, x, a):
-        return self._probs(x, a)[theta]
+        return self.probs(x, a)[theta]
 
     def density(self, m, x, a):
-        return Density("Bernoulli", {"probs": self._probs(x, a)[m]})
+        return Density("Bernoulli", {"probs": self.probs(x, a)[m]})
 
 
 class PlainWorld:

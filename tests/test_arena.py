@@ -130,7 +130,8 @@ def test_a_replay_meets_every_row_once_in_an_order_of_the_seed_and_guarantees_no
     assert not world.guaranteed
     assert world.world.rows_left == len(world) - 3
     assert world.costs(first[0]).shape == (1, world.problem().n_actions)
-    world.world._used = len(world)
+    for _ in range(world.world.rows_left):
+        world.context(rng)
     with pytest.raises(ReplayExhaustedError):
         world.context(rng)
 

@@ -200,9 +200,11 @@ def test_the_plug_in_mask_believes_its_estimate():
 def test_opb_is_the_papers_programme():
     horizon, pulls = 1000, np.array([3, 50, 200])
     agent = OPB(n_actions=3, tau=TAU, safe_value=0.0, horizon=horizon)
+    modest = OPB(n_actions=3, tau=TAU, safe_value=0.0, horizon=horizon, reward_weight=0.1)
     for a, n in enumerate(pulls):
         for _ in range(n):
             agent.learn(X, a, GAINS[a], HARMS[a])
+            modest.learn(X, a, GAINS[a], HARMS[a])
     width = np.sqrt(2 * math.log(horizon**2) / pulls)
     upper = np.array([0, *np.minimum(1, HARMS + width)[1:]])
     score = np.minimum(1, GAINS + (1 + 1 / TAU) * width)
@@ -211,8 +213,6 @@ def test_opb_is_the_papers_programme():
     policy = agent.policy(X)
     np.testing.assert_allclose(policy, [1, 0, 0])
     assert policy @ upper <= TAU
-    modest = OPB(n_actions=3, tau=TAU, safe_value=0.0, horizon=horizon, reward_weight=0.1)
-    modest._pulls, modest._reward, modest._cost = pulls.astype(float), GAINS * pulls, HARMS * pulls
     np.testing.assert_allclose(modest.policy(X), [1 - TAU / upper[2], 0, TAU / upper[2]])
 
 
@@ -246,16 +246,17 @@ def test_finite_lp_keeps_what_the_likelihood_allows():
 def test_uccb_is_the_agent_without_its_limits():
     world = TableWorld(2, 3, 8, seed=1, at_most=0.2)
     agent, rng = UCCB(world.problem(), seed=0), np.random.default_rng(0)
-    dear = 0
+    dear, told = 0, []
     for _ in range(30):
         x = world.context(rng)
         decision = agent.ask(x)
         assert decision.certificate is None
         dear += world.costs(x)[0] @ decision.policy > 0.2 + 1e-9
-        agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+        told.append(world.outcome(x, decision.action, rng))
+        agent.tell(decision.id, *told[-1])
     assert dear > 5
     with pytest.raises(ConflictingOutcomeError):
-        agent.tell(0, 1 - agent._told[0][0], 0.0)
+        agent.tell(0, 1 - told[0][0], 0.0)
 
 
 def test_plugin_greedy_takes_the_likeliest_member_for_the_truth():

@@ -67,7 +67,7 @@ def test_dirichlet_with_three_categories_against_integration_over_the_simplex(ki
         stats.dirichlet(c).logpdf(y.reshape(3, -1) / y.reshape(3, -1).sum(axis=0)).reshape(60, 60)
         for c in (a, b)
     )
-    truth = (reference._terms(kind, log_p, log_q) * weight).sum()
+    truth = (reference.terms_of(kind, log_p, log_q) * weight).sum()
     p, q = (Density("Dirichlet", {"concentration": c}) for c in (a, b))
     assert float(DIVERGENCES[kind](p, q, "exact").value) == pytest.approx(truth, abs=1e-8)
 

@@ -16,7 +16,7 @@ from gedppl.ged_ucb import costs
 from gedppl.selection import policy_cost
 from gedppl.study.simulation import constrained_best, simulate
 from tests.literal import algorithm_1
-from tests.plain_worlds import state_of
+from tests.plain_worlds import asked_of, state_of
 from tests.problems import LinearWorld, TableWorld
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
@@ -97,7 +97,7 @@ def test_permuting_actions_permutes_policies() -> None:
         np.testing.assert_allclose(agent.policy(run.x[i]), run.policy[i][order], atol=1e-9)
         decision = agent.ask(run.x[i])
         new_action = int(np.flatnonzero(order == run.action[i])[0])
-        agent._asked[decision.id] = (run.x[i], new_action)
+        asked_of(agent)[decision.id] = (run.x[i], new_action)
         agent.tell(decision.id, run.y[i], run.z[i])
 
 

@@ -415,7 +415,7 @@ def test_a_new_action_is_watched_with_the_old_ones() -> None:
     agent = ged.GEDUCB(replace(world.problem, n_actions=3))
     agent.ask([0.0])
     assert agent.add_action() == 3
-    agent._keeper.ledger.asked[0] = (np.zeros(1), 3)
+    asked_of(agent)[0] = (np.zeros(1), 3)
     agent.tell(0, 1.0, 0.0)
     agent.ask([0.0])
     assert monitors_of(agent)["calibration:cost"].n == 1

@@ -217,8 +217,8 @@ class Flaky(PlainTables):
 
     rate, rng, how = 0.0, np.random.default_rng(0), "raise"
 
-    def _probs(self, x, a):
-        out = super()._probs(x, a)
+    def probs(self, x, a):
+        out = super().probs(x, a)
         if Flaky.rng.random() >= Flaky.rate:
             return out
         if Flaky.how == "raise":
@@ -228,7 +228,7 @@ class Flaky(PlainTables):
         return np.full_like(out, np.nan)
 
     def check_outcomes(self, x, a, y):
-        self._probs(x, a)
+        self.probs(x, a)
         return super().check_outcomes(x, a, y)
 
 

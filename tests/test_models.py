@@ -163,10 +163,11 @@ def test_dosing_on_a_grid_of_doses(tmp_path, monkeypatch) -> None:
     provide("dosing", tmp_path, monkeypatch)
     module = load("dosing")
     problem, world = module.problem(grid=True), module.environment(grid=True)
-    assert problem.n_actions == len(module.DOSES) == world._utilities.shape[1]
-    assert (world._costs[:, 0, 0] == 0).all()
+    costs = np.array([world.costs(x)[0] for x in world.x])
+    assert problem.n_actions == len(module.DOSES) == costs.shape[1]
+    assert (costs[:, 0] == 0).all()
     # more is riskier, up to what separate regressions disagree
-    assert (np.diff(world._costs[:, 0], axis=1) > -0.2).all()
+    assert (np.diff(costs, axis=1) > -0.2).all()
     run = ged.simulate(problem, world, ged.GEDUCB(problem, seed=0), 5, seed=0)
     assert not run.infeasible.any()
 
