@@ -30,7 +30,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Tracing makes millions of small objects, and Python's collector would look through all of them
 # after every 700 new ones: a twentieth to a tenth of the suite's time.
-gc.set_threshold(50_000, 20, 20)
+gc.set_threshold(100_000, 20, 20)
 
 # A shell starts its background jobs with interrupts ignored, and processes inherit that: tests that
 # interrupt need them.
@@ -44,6 +44,12 @@ def pytest_configure(config) -> None:
     if config.option.markexpr == "not slow":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {flags}".strip()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,8 @@ from tests.idioms import IDIOMS, Idiom, K, contexts
 from tests.optional_pyro import needs_pyro
 from tests.plain_worlds import state_of
 
-QUICK = (  # in NumPyro, where every class is compiled; the others in the slow run
+# In NumPyro, where every class is compiled; the others are quick in Pyro, and both in the slow run
+QUICK = (
     "Beta-Bernoulli arms",
     "non-centred arms",
     "probit",
@@ -31,7 +32,9 @@ QUICK = (  # in NumPyro, where every class is compiled; the others in the slow r
 
 
 def case(idiom: Idiom, ppl: str):
-    marks = [needs_pyro] if ppl == "pyro" else [] if idiom.name in QUICK else [pytest.mark.slow]
+    quick = (idiom.name in QUICK) == (ppl == "numpyro") or idiom.model("numpyro") is None
+    marks = [needs_pyro] if ppl == "pyro" else []
+    marks += [] if quick else [pytest.mark.slow]
     return pytest.param(idiom, ppl, id=f"{idiom.name}, {ppl}", marks=marks)
 
 
