@@ -616,7 +616,7 @@ IDIOMS = (
     ),
     Idiom("horseshoe", horseshoe, MEAN, horseshoe_pyro, dim=5),
     Idiom("Emax dose curve", emax_curve, ged.mean(-3, 5), emax_curve_pyro, dim=3, closed=True),
-    Idiom("weights on a simplex", simplex_weights, MEAN, simplex_weights_pyro, dim=9),
+    Idiom("weights on a simplex", simplex_weights, MEAN, simplex_weights_pyro, dim=6),
     Idiom(
         "Gamma durations, known shape",
         gamma_durations,
