@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PROBES = 24
 PROGRAM_PROBES = 4  # settings and outcomes of a program
 SHOWN = 6  # groups named in a sentence
-WHOLE = 0.1  # share of delta for all rows beside groups that have nothing in common
+WHOLE = 0.05  # share of delta for all rows beside groups that have nothing in common
 
 
 def named(groups: Sequence[Group]) -> str:
@@ -50,8 +50,8 @@ def action_groups(depends: np.ndarray, wanted: Sequence[int] | None = None) -> t
     bounds will be asked for.
 
     Components of the graph of actions and parameters, if there are several: one group each, and a
-    tenth of delta for all rows (for actions that come later, for those not wanted, and for what a
-    wrong reading would miss). One component in which at least two actions own parameters: half of
+    twentieth of delta for all rows (for actions that come later, for those not wanted, and for what
+    a wrong reading would miss). One component in which at least two actions own parameters: half of
     delta for all rows, half for the actions. Otherwise all rows alone.
 
     >>> [str(g) for g in action_groups(np.kron(np.eye(2, dtype=bool), np.ones((1, 3), bool)))]
