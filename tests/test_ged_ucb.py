@@ -177,7 +177,7 @@ def test_every_round_is_feasible_for_a_finite_class() -> None:
 
 
 def test_every_round_is_feasible_for_a_linear_class() -> None:
-    assert feasible_runs(2, 90, lambda seed: LinearWorld(5, 5, 0.1, seed=seed)) == 0
+    assert feasible_runs(2, 150, lambda seed: LinearWorld(5, 5, 0.1, seed=seed)) == 0
 
 
 @pytest.mark.slow
