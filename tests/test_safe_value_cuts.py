@@ -5,21 +5,23 @@ which it keeps its word.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import linprog, minimize
 from scipy.special import expit, logit
 from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.ged_ucb.costs import todays_costs
-from gedppl.learning import feed, learner_for
+from gedppl.learning import feed, learner_for, program_bounds
 from gedppl.learning import learner as learners
 from gedppl.learning.learner import Bounds, held_together
+from gedppl.programs.tracing import Site
 from gedppl.selection.solvers import Together
 from tests.plain_worlds import state_of
 from tests.program_doubles import OnePredictorDouble
@@ -266,3 +268,64 @@ def test_a_model_that_does_not_learn_the_safe_action_is_not_held_to_it(
         problem = replace(_problem(classes["linear"], 0.05), learn_safe=learn_safe)
         todays_costs(state_of(ged.GEDUCB(problem, guard=None), x), x)
         assert bool(asked) == learn_safe
+
+
+# what is declared alone, before any row -----------------------------------------------------------
+
+DOSES = np.array([0.0, 0.4, 1.1])
+
+
+def side_effect(x, a, y=None):
+    """A level that nobody knows, and an effect of the dose that is declared to have an end."""
+    level = numpyro.sample("level", dist.Normal(0.0, 5.0))
+    age = numpyro.sample("age", dist.Normal(0.0, 5.0))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    dose = jnp.asarray(DOSES)[a]
+    numpyro.sample("y", dist.Bernoulli(logits=level + age * x[:, 0] + slope * dose), obs=y)
+
+
+def side_effects(most: float | None) -> ged.GEDUCB:
+    bounds = None if most is None else {"slope": (-2.0, most)}
+    cls = ged.density_class(side_effect, bounds=bounds)
+    limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.3, safe_value=0.1, outcome="utility")
+    utility = ged.Utility(cls, ged.mean(0, 1))
+    return ged.GEDUCB(
+        ged.Problem(n_actions=3, utility=utility, constraints=[limit], safe_action=0), guard=None
+    )
+
+
+def test_an_effect_with_an_end_keeps_actions_near_the_safe_one_before_any_data() -> None:
+    agent = side_effects(3.0)
+    for x in (0.7, -1.3):
+        upper = agent.cost_bounds([x])[1][0]
+        assert upper[1:] == pytest.approx(expit(logit(0.1) + 3.0 * DOSES[1:]), abs=1e-8)
+    assert side_effects(None).cost_bounds([0.7])[1][0, 1:].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("loosened", [False, True])
+def test_what_is_declared_alone_against_a_linear_program(monkeypatch, loosened) -> None:
+    """It is the linear program's value; with half of what the bounds allow (the control) it is
+    not.
+    """
+    rng, differ = np.random.default_rng(4), 0
+    reach = program_bounds.declared_reach
+    if loosened:
+        monkeypatch.setattr(program_bounds, "declared_reach", lambda *form: 0.5 * reach(*form))
+    for _ in range(60):
+        low, high = -rng.random(4), rng.random(4)
+        sides = np.where(rng.random(4) < 0.7, np.inf, 1.0)  # ends that are open
+        cls = SimpleNamespace(
+            bounds={f"v{j}": (low[j] * sides[j], high[j] * sides[j]) for j in range(4)},
+            sites=[Site(f"v{j}", True, (), (), j, j + 1) for j in range(4)],
+        )
+        wall = rng.normal(size=4)
+        phi = np.where(np.isinf(sides), rng.choice([0.3, 1.0, 1.1, 0.7]) * wall, rng.normal(size=4))
+        most = rng.normal()
+        found = program_bounds.held_as_declared(cls, phi[None], wall[None], np.array([most]))[0]
+        exact = linprog(
+            -phi, wall[None], [most], bounds=list(zip(low * sides, high * sides)), method="highs"
+        )
+        if exact.status == 0:
+            differ += abs(found - -exact.fun) > 1e-7
+    assert (differ > 20) == loosened
+    assert (differ == 0) != loosened

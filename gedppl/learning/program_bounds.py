@@ -18,12 +18,21 @@ from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood, Program
 from gedppl.learning.ordered import OrderedLikelihood
 from gedppl.learning.ordered_bounds import edge_bounds
 from gedppl.learning.profiled_bounds import profiled_bounds
-from gedppl.learning.reach import direction, farthest, farthest_held, is_plain, limits_at, remarks
+from gedppl.learning.reach import (
+    declared_reach,
+    direction,
+    farthest,
+    farthest_held,
+    is_plain,
+    limits_at,
+    remarks,
+)
 from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.programs import ProgramLearner
+    from gedppl.programs.contract import DensityClass
 
 MISSPECIFIED = (
     "no parameter of the class explains the data as well as the predictions did: the "
@@ -305,12 +314,30 @@ def _held(
         np.repeat(part, unknown.shape[1], axis=0)
         for part in (sign, sign[:, None] * columns[own, :D], np.where(sign == 0, 0.0, sign * limit))
     )
-    value = farthest_held(learner, side[:, None] * columns[:, :D], wall, most_of)
+    forms = side[:, None] * columns[:, :D]
+    value = np.minimum(
+        farthest_held(learner, forms, wall, most_of),
+        held_as_declared(learner.cls, forms, wall, most_of),
+    )
     eta = np.clip(
         np.where(np.isfinite(value), side * value, 0.0) + columns[:, D], *data.family.domain
     )
     upper = at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
     return np.where(np.isfinite(value) & (side != 0), upper, np.inf).reshape(unknown.shape)
+
+
+def held_as_declared(
+    cls: DensityClass, phi: np.ndarray, wall: np.ndarray, most: np.ndarray
+) -> np.ndarray:
+    """An upper bound (m,) of phi'theta over the declared bounds alone with wall'theta <= most, for
+    phi, wall (m, D) and most (m,): the least, over l >= 0, of max (phi - l wall)'theta + l most.
+    In a box its corners are where l takes a coordinate away. It needs no rows: an effect with an
+    end keeps an action near a safe one of known cost.
+    """
+    price = np.divide(phi, wall, out=np.zeros(phi.shape), where=phi * wall > 0)
+    left = phi[:, None] - price[:, :, None] * wall[:, None]
+    reach = declared_reach(cls, left.reshape(-1, phi.shape[1])).reshape(price.shape)
+    return np.asarray(np.min(reach + price * most[:, None], axis=1))
 
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open
