@@ -5,7 +5,6 @@
         1000..1003, the default agent, one with credible limits, and two with sets that are not
         proved. `--only` names problems, `--agents` agents; results are added to practice.jsonl
     python benchmarks/practice.py show           the table of what is kept, nothing is run
-    python benchmarks/practice.py advice         what `check_problem` and `price` say beforehand
 
 The oracle knows the truth and keeps the same limits. Share: of what it gains over always playing
 safe, all runs together, over all rounds and over the last quarter. Above: rounds whose policy
@@ -199,11 +198,12 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
         )
     inside = [results[name] for name, field in FIELDS.items() if field.inside and name in results]
     medians = [
-        short(float(np.median([one[agent]["share"] for one in inside if agent in one])))
+        short(float(np.median([one[agent]["share"] for one in inside])))
+        if all(agent in one for one in inside)
+        else ""
         for agent in AGENTS
-        if any(agent in one for one in inside)
     ]
-    rows.append(f"| median, models that hold | {' | '.join(medians)} |" + " |" * 6)
+    rows.append(f"| median, models that hold | {' | '.join(medians)} |" + " |" * 7)
     return "\n".join(rows)
 
 
@@ -215,7 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["run", "show", "advice"])
+    parser.add_argument("what", choices=["run", "show"])
     parser.add_argument("--only", nargs="+", default=[], choices=list(FIELDS))
     parser.add_argument("--agents", nargs="+", default=list(AGENTS), choices=list(AGENTS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -224,8 +224,7 @@ def main() -> None:
     if given.what == "run":
         seeds = range(SEEDS.start, SEEDS.start + given.seeds)
         run(given.only, given.agents, given.rounds, seeds)
-    if given.what != "advice":
-        print(table(kept()))
+    print(table(kept()))
 
 
 if __name__ == "__main__":
