@@ -93,8 +93,8 @@ The models below are those of `tests/idioms.py`, as practitioners write them. *B
 of the certificate after 60 rows; *missed*: in how many adaptive runs a bound missed the truth at
 any of six refits, delta = {DELTA}; *against brute force*: the upper bound less the largest value
 that a general solver finds in the same set, as a share of it where it is above 1; *ms*: processor
-time of the bounds that one `ask` needs, all actions, after 200 rows. `python benchmarks/idioms.py
-run` measures, `page` writes this page.
+time of the bounds that one `ask` needs, all actions, after 200 rows, the median of {PASSES}
+passes. `python benchmarks/idioms.py run` measures, `page` writes this page.
 """
 WHY_NOT = """
 ## Why not the others
