@@ -476,27 +476,6 @@ class Grounds:
             for j, b in enumerate(found)
         )
 
-    @cached_property
-    def explanation(self) -> Explanation:
-        """Without what is of one context."""
-        problem = self.state.problem
-        nothing = np.full(problem.n_actions, np.nan)
-        costs = np.full((len(problem.constraints), problem.n_actions), np.nan)
-        return Explanation(
-            action=0,
-            policy=nothing,
-            utility=nothing,
-            bonus=nothing,
-            width=nothing,
-            cost_lower=costs,
-            cost_upper=costs,
-            limits=problem.limits,
-            names=tuple(problem.constraint_names),
-            certificate=self.certificate,
-            actions=problem.names,
-            every_draw=problem.every_draw,
-        )
-
 
 def certify(
     grounds: Grounds,
@@ -526,17 +505,26 @@ def certify(
         oracle=dict(shared.oracle),
         notes=(*shared.notes, *remarks),
     )
-    said: dict[str, Any] = {"action": action, "policy": policy, "certificate": certificate}
-    if info is not None:
-        said |= {
-            "utility": info.utility[i],
-            "bonus": info.bonus[i],
-            "width": info.width[i],
-            "cost_lower": info.cost_lower[i],
-            "cost_upper": info.cost_upper[i],
-            "hint": _hint(state, parts, policy, info, i),
-        }
-    return certificate, evolved(grounds.explanation, **said)
+    problem = state.problem
+    if info is None:
+        nothing, costs = (
+            np.full(shape, np.nan) for shape in (len(policy), (len(worst), len(policy)))
+        )
+        terms = nothing, nothing, nothing, costs, costs
+    else:
+        every = info.utility, info.bonus, info.width, info.cost_lower, info.cost_upper
+        terms = tuple(term[i] for term in every)
+    return certificate, Explanation(
+        action,
+        policy,
+        *terms,
+        limits=problem.limits,
+        names=tuple(problem.constraint_names),
+        certificate=certificate,
+        actions=problem.names,
+        every_draw=problem.every_draw,
+        hint="" if info is None else _hint(state, parts, policy, info, i),
+    )
 
 
 def _hint(
