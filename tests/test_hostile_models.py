@@ -808,3 +808,30 @@ def test_a_value_that_is_split_in_two_is_not_read() -> None:
     said = ged.density_class(largest, example=(X, A)).exactness
     assert said.startswith("not exact")
     assert "a value that mixes data and parameters is split" in said
+
+
+def forgetful(x, a, y=None):
+    """JAX cannot look at indices inside `jax.checkpoint`."""
+    w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+    chosen = jax.checkpoint(lambda w, code: w[code])(w, a)
+    numpyro.sample("y", nd.Bernoulli(logits=chosen * x[:, 0]), obs=y)
+
+
+def until_small(x, a, y=None):
+    """JAX cannot differentiate backwards through a loop of unknown length."""
+    w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+    steps = jax.lax.while_loop(
+        lambda state: state[0] < 3, lambda state: (state[0] + 1, jnp.tanh(state[1] + w)), (0, w)
+    )
+    numpyro.sample("y", nd.StudentT(4.0, steps[1][a] * x[:, 0], 0.5), obs=y)
+
+
+@pytest.mark.parametrize("model", [forgetful, until_small])
+def test_what_jax_cannot_do_with_a_program_is_said_by_name(model) -> None:
+    """Bare errors of JAX's insides: at the first look, or where slopes are first asked for."""
+
+    def asked() -> None:
+        ged.density_class(model, example=(X, A)).score(np.zeros(3), X, A, np.ones(len(A)))
+
+    with pytest.raises(ModelError, match=r"ends that are known .* can be left out"):
+        asked()

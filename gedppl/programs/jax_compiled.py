@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gedppl.errors import GedError, ModelError
 from gedppl.programs import LOCK
 
 # Programs here are small: they run in microseconds, and to compile one takes tenths of a second.
@@ -33,6 +34,21 @@ def quickly() -> dict[str, Any]:
             jax.jit(lambda: 0).lower().compile(compiler_options={option: value})
             known[option] = value
     return known
+
+
+def _lowered(name: str, function: Callable[..., Any], args: Any) -> Any:
+    """`function` lowered for these arguments; what JAX cannot do with a program has a name."""
+    try:
+        return jax.jit(function).lower(*args)
+    except GedError:
+        raise
+    except ValueError as error:
+        said = str(error).partition("\n")[0]
+        raise ModelError(
+            f"JAX cannot make {name!r} of this program: {said} Loops need ends that are known "
+            "(jax.lax.scan, or fori_loop with numbers), and jax.checkpoint around what reads an "
+            "array by an index can be left out"
+        ) from error
 
 
 class Compiled:
@@ -76,7 +92,7 @@ class Compiled:
         name, static, _ = key
         options = quickly() | ({"xla_backend_optimization_level": 0} if name in RARE else {})
         with LOCK:  # this runs the user's program; what follows does not
-            lowered = jax.jit(function).lower(*args)
+            lowered = _lowered(name, function, args)
         compiled = lowered.compile(compiler_options=options)
         with self._guard:
             self.known[key] = compiled
