@@ -29,6 +29,10 @@ def of_torch(y, x, a):
     return y.clamp(0)
 
 
+def of_no_library(y, x, a):
+    return y.clamped(0)
+
+
 def numpy_only(y, x, a):
     return np.maximum(y, 0.0)
 
@@ -57,7 +61,7 @@ def agent_of(model, fn) -> ged.GEDUCB:
 @pytest.mark.parametrize(
     ("model", "fn", "where"),
     [
-        (linear, of_torch, "NumPy"),
+        (linear, of_no_library, "NumPy"),
         (linear, branches, "NumPy"),
         (linear, of_the_outcome_alone, "NumPy"),
         (logistic, of_torch, "NumPy"),
