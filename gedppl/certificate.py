@@ -151,7 +151,7 @@ class Certificate(Shown):
     -----
     A *guarantee* is for all rounds at once, with probability at least 1 - delta, if the class holds
     the truth; *credible* is for this decision, if model and prior are right; anything else is an
-    *approximation*. A guarantee says nothing of a truth outside the class: the guard watches for
+    *approximation*. Not guaranteed: anything of a truth outside the class. The guard watches for
     that, and an alarm takes the word back.
 
     Examples

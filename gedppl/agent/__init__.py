@@ -2,8 +2,7 @@
 
 The algorithm itself is `ged_ucb`, which is pure; `memory` holds its state and the steps that change
 it, `keeper` makes them durable. A step takes the place of the memory before it only once it was
-computed in full and written down, so that an error or an interrupt leaves either the old memory or
-the new one.
+computed in full and written down: an error or an interrupt leaves the old memory or the new one.
 """
 
 from __future__ import annotations
@@ -78,10 +77,9 @@ class GEDUCB(Shown):
         ``None`` (the mode's choice), ``"none"``, ``"paper"`` (each action once, whatever the
         limits) or ``"safe-m"``.
     bonus_scale, width_scale
-        By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb`; by
-        counterfactuals they multiply the paper's beta_t and alpha_r. 1 in ``"theory"`` and
-        ``"paper"``, by default 0.7 and 0.1 (counterfactuals: 0.2 and 0.1), chosen once by
-        `benchmarks/weights.py`. They never touch feasibility.
+        By sets: rho and w below; by counterfactuals they multiply the paper's beta_t and alpha_r. 1
+        in ``"theory"`` and ``"paper"``, by default 0.7 and 0.1 (counterfactuals: 0.2 and 0.1),
+        chosen once by `benchmarks/weights.py`. They never touch feasibility.
     oracle, confidence
         How to fit, and which parameters count as plausible: one for all outcomes, or a mapping by
         stream (``"utility"`` or a constraint's name). Chosen by the model where not given.
@@ -110,10 +108,13 @@ class GEDUCB(Shown):
         pi = argmax sum_a pi_a [u + rho (u+ - u) + w alpha (U - L)](x, a)
              subject to  sum_a pi_a U_j(x, a) <= at_most_j  for every constraint j,
 
-    u the estimated utility, u+ its largest plausible value, [L, U] the plausible costs. The limits
-    are kept in all rounds at once with probability 1 - delta where the truth is in the class and
-    bounds are exact; nothing is promised of a truth outside it, which the guard watches for. With
-    the default weights no regret bound is claimed: that is ``mode="theory"``.
+    u the estimated utility, u+ its largest plausible value, [L, U] the plausible costs, alpha as in
+    `gedppl.ged_ucb`. Not guaranteed: limits, where the truth is outside the class, which the guard
+    watches for; with the default weights, a bound on the regret: that is ``mode="theory"``.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making", Algorithm 1.
 
     Examples
     --------
@@ -525,8 +526,7 @@ class GEDUCB(Shown):
         """Store a snapshot, so that resuming replays only what comes after it; this happens by
         itself now and then.
 
-        False where there is no journal, or nothing that could be stored (a divergence ball around a
-        program).
+        False without a journal, or where none can be stored (a divergence ball around a program).
         """
         with self._step():
             return self._keeper.save()

@@ -30,9 +30,9 @@ class ThompsonSampling(GEDUCB):
 
     Notes
     -----
-    Limits are kept whatever is drawn. No regret bound is claimed. A decision's policy and
-    propensity are those given the draw: for off-policy estimates, which need every action to have a
-    chance, mix in some exploration of your own.
+    Limits are kept whatever is drawn. Not guaranteed: any bound on the regret. A decision's policy
+    and propensity are those given the draw: for off-policy estimates, which need every action to
+    have a chance, mix in some exploration of your own.
 
     References
     ----------
@@ -91,9 +91,9 @@ def resume(
     Notes
     -----
     With the same versions of Python and of the numerical packages the next policy is the same bit
-    for bit, otherwise within about 1e-9: ``agent.resumed`` says which. A damaged journal, one of
-    another problem or of a newer format, and one that is in use are refused with a named error.
-    Reading a journal runs nothing that it contains.
+    for bit. Not guaranteed with others, where it is within about 1e-9: ``agent.resumed`` says
+    which. A damaged journal, one of another problem or of a newer format, and one that is in use
+    are refused with a named error. Reading a journal runs nothing that it contains.
 
     Examples
     --------

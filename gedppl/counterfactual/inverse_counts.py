@@ -52,6 +52,16 @@ def expected_inverse_count(p: ArrayLike, *, pulls: int = 1) -> Any:
     -------
     (K,), or a float for p of shape (n,). Relative error about 1e-12.
 
+    Notes
+    -----
+    It is at least 1 / (Σp + m), by Jensen's inequality. Not guaranteed: this value for a count
+    whose parts depend on one another.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", Algorithm 1, whose exploration bonus it is with m = 1.
+
     Examples
     --------
     >>> expected_inverse_count([[1.0, 0.5], [1.0, 0.0]]).round(12)

@@ -8,9 +8,8 @@ density without atoms and one that has nothing else are at H² = TV = 1, and L2�
 norms. L2² is infinite where a density is not square integrable (a Gamma or Beta with a
 concentration ≤ ½), unless the two are equal.
 
-Closed forms are in `divergences_affinity` and `divergences_exact`, quadrature and sums in
-`divergences_numeric`, Monte Carlo in `divergences_sampling`. The registry of closed forms is open:
-`register_divergence`.
+Closed forms are in `affinity` and `exact`, quadrature and sums in `numeric`, Monte Carlo in
+`sampling`. The registry of closed forms is open: `register_divergence`.
 """
 
 from __future__ import annotations
@@ -96,10 +95,10 @@ def hellinger2(
 
     Notes
     -----
-    The standard error of Monte Carlo is itself estimated, and is 0 where no draw told p and q
-    apart. Quadrature warns where it does not settle to `tol`: floating point does not resolve the
-    singularity of a Gamma or Beta whose concentration is below about 0.05 (for L2², close to ½),
-    which the closed forms do.
+    Not guaranteed: a bound on Monte Carlo's error. The standard error is itself estimated, and is 0
+    where no draw told p and q apart. Quadrature warns where it does not settle to `tol`: floating
+    point does not resolve the singularity of a Gamma or Beta whose concentration is below about
+    0.05 (for L2², close to ½), which the closed forms do.
 
     References
     ----------
@@ -144,8 +143,13 @@ def total_variation(
     Notes
     -----
     TV = max over events A of p(A) − q(A). Quadrature splits its panels where the densities cross,
-    as many crossings as it finds on its grid: of densities that cross many times in a narrow place
-    it may miss some.
+    as many crossings as it finds on its grid. Not guaranteed: that it finds all of densities that
+    cross many times in a narrow place; a bound on Monte Carlo's error, as for `hellinger2`.
+
+    References
+    ----------
+    Le Cam, "Asymptotic Methods in Statistical Decision Theory" (1986), section 4, for H² ≤ TV ≤
+    √(H²(2 − H²)).
 
     Examples
     --------
@@ -185,6 +189,13 @@ def l2_squared(
     -----
     Infinite where p or q is not square integrable and they differ. It has a unit: thresholds on it
     do not carry over when the outcome is measured in another one, which those on H² and TV do.
+    Where both densities are at most B, L2² ≤ 8 B H². Not guaranteed: a bound on Monte Carlo's
+    error, as for `hellinger2`.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", on classes of linear densities.
 
     Examples
     --------

@@ -11,9 +11,7 @@ array([3.303, 6.605])
 >>> probability(above=2.0)(demand).round(3)
 array([0.135, 0.368])
 
-Every functional has a range ``[low, high]``, which is part of its declaration: bounds on it are
-clipped to that range, while outcomes may exceed it. An estimate outside the range is a mistake in
-the declaration, and `Functional.check` says so.
+Outcomes may exceed a functional's range; an estimate outside it is a mistake in the declaration.
 """
 
 from __future__ import annotations
@@ -388,7 +386,9 @@ def variance(high: float) -> Functional:
     Notes
     -----
     It turns with the mean (for a Bernoulli it is largest at one half), so that its bounds over a
-    set are searched where the family's turns are not known.
+    set are searched where the family's turns are not known. Not guaranteed: the variance of what a
+    policy brings. A limit bounds sum_a pi_a Var_a; the variance of a mixture of actions is larger
+    by that of their means.
 
     Examples
     --------
@@ -406,7 +406,7 @@ def second_moment(high: float) -> Functional:
     Parameters
     ----------
     high
-        The largest value that it can take, finite; the smallest is 0.
+        The largest value that it can take, finite and believed; the smallest is 0.
 
     Notes
     -----
@@ -441,7 +441,8 @@ def cvar(level: float, low: float, high: float) -> Functional:
     -----
     Large outcomes are the bad ones: for a gain, model its negative. A tail is where a model is
     least checked by data: a family with too light a tail gives a CVaR that is too small, and no
-    monitor of means sees it.
+    monitor of means sees it. Not guaranteed: the CVaR of what a policy brings, which is at least
+    the sum_a pi_a CVaR_a that a limit bounds.
 
     References
     ----------
@@ -476,7 +477,7 @@ def quantile(level: float, low: float, high: float) -> Functional:
     Notes
     -----
     It has no Lipschitz constant in any divergence: two densities that are close may have quantiles
-    that are far apart, so nothing that rests on such constants is guaranteed of it.
+    that are far apart. Not guaranteed: whatever rests on such a constant, as regret bounds do.
 
     Examples
     --------
@@ -550,7 +551,7 @@ def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()
     A kink that is not declared costs accuracy: over the families here, a jump errs by up to 0.03
     of its height, and a bend such as max(y - q, 0) by up to 2e-4 of the outcome's 16%-84% range.
     Sums leave out 1e-14 of the mass, integrals 1e-24; vectors use 4,096 fixed quasi-random draws.
-    Its bounds are guaranteed where outcomes can be counted, and nowhere else.
+    Not guaranteed: its bounds, but where outcomes can be counted.
 
     Examples
     --------

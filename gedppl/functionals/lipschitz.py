@@ -13,6 +13,12 @@ influence function: R^2 / sqrt(2) and R sqrt(8 (1 - t) / t) (t <= 1/2); along th
 densities the angle is at most (pi/4) / sin(pi/4) = 1.1107 times the chord H, which makes them
 global. That the supremum of Var((y - m)^2) on an interval of width 1 is 1/16 is a numerical fact,
 not a proved one.
+
+References
+----------
+Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified Framework",
+whose L_1 and L_D these are; Le Cam, "Asymptotic Methods in Statistical Decision Theory" (1986),
+section 4, for TV <= sqrt(2) H.
 """
 
 from __future__ import annotations

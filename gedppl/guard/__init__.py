@@ -141,6 +141,17 @@ class PitMonitor:
     shares of the wealth are kept beside its logarithm: one whose share is less than the smallest
     number there is is given up, which loses wealth and never makes any.
 
+    Notes
+    -----
+    P(ever E_t >= 1 / delta) <= delta if the predictive is the truth, and on average over the prior
+    of a Bayesian one. Not guaranteed: that rate for each truth (see the top of `gedppl.guard`).
+
+    References
+    ----------
+    Dawid, "Statistical theory: the prequential approach" (1984), for u; Ville's inequality.
+
+    Examples
+    --------
     >>> monitor = PitMonitor.calibration(dx=1, n_actions=2, delta=0.05)
     >>> rng = np.random.default_rng(0)
     >>> for _ in range(300):
@@ -313,7 +324,8 @@ class Now:
 class Guard:
     """All monitors together. `delta` bounds the chance of any false alarm: the monitors of limits,
     certified and safe values share half of it, and of a model's share `refuted` has half, the
-    others a third of the rest each.
+    others a third of the rest each. Not guaranteed: that a wrong model is noticed, in any number of
+    rounds.
 
     >>> guard = Guard.create(
     ...     dx=1,

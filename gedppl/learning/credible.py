@@ -215,7 +215,11 @@ def credible_set(
     level: float = 0.95, source: str = "laplace", draws: int = 1000, *, margin: bool = True
 ) -> CredibleSet:
     """Limits that hold with posterior probability `level` at each decision, if model and prior are
-    right. Never a guarantee.
+    right.
+
+    U_a = the r-th smallest of T(x, a; theta_m), r = binom.ppf(1 - 0.05 / K, M, level) + 1,
+
+    for K actions and M draws that count.
 
     Parameters
     ----------
@@ -244,8 +248,17 @@ def credible_set(
     -----
     It borrows strength: an untried action is bounded by its prior and by pooling, so it learns
     faster than a guarantee, and is wrong where the prior is. Parameters need priors:
-    `numpyro.sample` or `pyro.sample` sites.
+    `numpyro.sample` or `pyro.sample` sites. Not guaranteed: any limit. The level is that of
+    each decision by itself, on average over truths as the prior has them.
 
+    References
+    ----------
+    Babb, Rogatko and Zacks, "Cancer phase I clinical trials: efficient dose escalation with
+    overdose control" (1998), for a limit at a posterior quantile; Vehtari, Simpson, Gelman, Yao and
+    Gabry, "Pareto smoothed importance sampling" (2024), for k-hat.
+
+    Examples
+    --------
     >>> credible_set(0.9).describe(0.05)[:33]
     'posterior quantile at level 0.9 f'
     """
@@ -265,6 +278,17 @@ def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:
     ----------
     source, draws
         Where draws come from, and how many: see `credible_set`.
+
+    Notes
+    -----
+    max {T(x, a; theta_m) : l(theta_m) >= R - log(1 / delta)}. Not guaranteed: any limit. The
+    largest draw lies below the largest value over the set, and the more parameters there are the
+    farther below.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", which computes with sets of sampled parameters.
 
     Examples
     --------

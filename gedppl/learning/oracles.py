@@ -402,8 +402,12 @@ def mle(*, starts: int = 1, seed: int = 0, max_steps: int = 100) -> Oracle:
     Notes
     -----
     No solver's word is taken: a fit that does not pass the checks of `believe` says so in its
-    status. A maximum of a likelihood that is not concave may be a local one; sets do not rest on
-    it, their width does.
+    status. Not guaranteed: the highest maximum. Of a likelihood that is not concave it may be a
+    local one; sets do not rest on it, their width does.
+
+    References
+    ----------
+    Nocedal and Wright, "Numerical Optimization" (2006), for both methods.
 
     Examples
     --------
@@ -429,7 +433,14 @@ def score_equations(*, max_steps: int = 100) -> Oracle:
     Notes
     -----
     The log-likelihood is concave there, so that the solution is the maximum. Other classes are
-    refused.
+    refused. Not guaranteed: that there is a solution. Without a prior, data that a plane separates
+    have none, and the fit's status says so.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", section on the score equation method; McCullagh and Nelder, "Generalized Linear
+    Models" (1989).
 
     Examples
     --------
@@ -447,6 +458,12 @@ def least_squares() -> Oracle:
     argmin_theta sum_i (y_i - offset_i - phi_i' theta)^2 / scale_i^2, plus Gaussian priors. Other
     classes are refused.
 
+    Notes
+    -----
+    The scale is the program's and is believed: sets are as wide as it says.
+
+    Examples
+    --------
     >>> least_squares().name
     'least squares'
     """

@@ -34,7 +34,7 @@ MEMBER = "member"  # the name of a finite class's only parameter
 class Posterior(Shown):
     """Draws of a model's parameters given rows. Made by `agent.posterior(stream)` or `posterior`.
 
-    Draws have equal weights. They trust the model and its prior; nothing here is a guarantee.
+    Draws have equal weights. Not guaranteed: anything; they trust the model and its prior.
 
     Examples
     --------

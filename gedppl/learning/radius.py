@@ -436,7 +436,7 @@ def likelihood_ratio(
     Notes
     -----
     It covers at all times at once with probability 1 - delta if the model class holds the truth,
-    however the data were collected. It says nothing where the class does not.
+    however the data were collected. Not guaranteed: anything where the class does not.
 
     References
     ----------
@@ -468,8 +468,8 @@ def hellinger_ball(est: Est | None = None) -> Ball:
 
     Notes
     -----
-    H^2 saturates at 1, so this ball is unbounded in any direction seen fewer than Est times. It
-    covers where the constants of its Est hold, which are declared.
+    H^2 saturates at 1, so this ball is unbounded in any direction seen fewer than Est times. Not
+    guaranteed: coverage, where the constants of its Est, which are declared, do not hold.
 
     References
     ----------
@@ -507,8 +507,14 @@ def paper_radius() -> Paper:
 
     Notes
     -----
-    It covers finite classes. Its least-squares form carries a factor sigma^2 too many, so that it
-    is too small below sigma = 0.354; a `CoverageWarning` says so.
+    It covers finite classes. Not guaranteed: coverage of others. Its least-squares form carries a
+    factor sigma^2 too many, so that it is too small below sigma = 0.354; a `CoverageWarning` says
+    so.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", its offline estimation bounds.
 
     Examples
     --------
@@ -534,6 +540,17 @@ def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
     ----------
     replicates
         Refits on simulated outcomes; 199 give the 95% quantile as the 190th of them.
+
+    Notes
+    -----
+    The ceil((S + 1)(1 - delta))-th smallest of sum_i -log affinity(theta_hat, theta_s)_i, with
+    theta_s fitted to outcomes simulated from theta_hat at the same contexts and actions. Not
+    guaranteed: coverage at any number of rows, or of data collected adaptively, since an outcome
+    simulated anew changes no later action.
+
+    References
+    ----------
+    Efron and Tibshirani, "An Introduction to the Bootstrap" (1993).
 
     Examples
     --------

@@ -83,7 +83,8 @@ def shrinkage(
     -----
     Between two sizes an ideal set has constant kappa and curvature growing like n. The row says
     which of the two fell further behind: the radius grew ("radius"), or the rows brought little
-    information about the functional ("curvature"; also when nothing bounds it yet).
+    information about the functional ("curvature"; also when nothing bounds it yet). The curvature
+    is what the width corresponds to, and no Hessian. Not guaranteed: that widths go on like this.
 
     Examples
     --------

@@ -51,8 +51,8 @@ class Utility:
 
     Notes
     -----
-    u(x, a) = T(f_{x,a}), f the density of the outcome and T the functional. A model that is wrong
-    costs utility and breaks no limit.
+    u(x, a) = T(f_{x,a}), f the density of the outcome and T the functional. The range is believed.
+    A model that is wrong costs utility and breaks no limit, unless a constraint shares its outcome.
 
     Examples
     --------
@@ -75,12 +75,12 @@ class Utility:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A functional of a learned density that must stay at or under `at_most`, in expectation over
-    the policy, each round.
+    """A functional of a learned density that must stay at or under `at_most` in every round.
 
     The limit holds for the policy's average, sum_a pi_a T(g_{x,a}) <= at_most, for the context at
     hand. A single action above the limit may still be drawn, with a probability small enough that
-    the average stays under it; unless `every_draw`.
+    the average stays under it; unless `every_draw`. Not guaranteed: T of all that a policy brings,
+    which for a variance, a quantile or a CVaR is not the average over its actions.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ class Constraint:
         density, two functionals.
     every_draw
         True: the limit holds for every action that may be drawn, T(g_{x,a}) <= at_most wherever
-        pi_a > 0, and not for the average only. This is what a clinician means by a limit. Only
-        actions whose worst case is under it are played, so an untried one is reached through shared
-        parameters, a prior or bounds alone; the regret theorems do not apply.
+        pi_a > 0. This is what a clinician means by a limit. Only actions whose worst case is under
+        it are played, so an untried one is reached through shared parameters, a prior or bounds
+        alone; the regret theorems do not apply.
 
     Examples
     --------
@@ -258,6 +258,11 @@ class Problem(Shown):
     -----
     What is declared is believed: ranges, safe values and classes. The guard holds outcomes against
     them and says when one is refuted, which takes rows.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework": `at_most` is its tau, `safe_value` its c_0 and `safe_utility` its r_0.
 
     Examples
     --------
@@ -418,9 +423,7 @@ class Problem(Shown):
 
     @cached_property
     def every_draw(self) -> np.ndarray:
-        """Which limits hold for every action that may be drawn, and not for the average only:
-        (J,) bool.
-        """
+        """Which limits hold for every action that may be drawn: (J,) bool."""
         which = np.array([c.every_draw for c in self.constraints], bool)
         which.setflags(write=False)
         return which
@@ -430,9 +433,7 @@ class Problem(Shown):
         return [c.name for c in self.constraints]
 
     def safe_values(self, x: np.ndarray) -> np.ndarray:
-        """Each constraint's known value at the safe action: (n, J). NaN where there is no safe
-        action.
-        """
+        """Each constraint's known value at the safe action, NaN where there is none: (n, J)."""
         if self._same_everywhere is not None:
             return np.repeat(self._same_everywhere, len(x), axis=0)
         before, values = self._latest[0]

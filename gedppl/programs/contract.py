@@ -485,7 +485,8 @@ def density_class(
     -----
     All is float64. A Pyro program runs in a scope of the parameter store; its modules are not
     written to. Rows are assumed independent given the parameters: a model that mixes rows (batch
-    statistics) is not a density class.
+    statistics) is not a density class. Not guaranteed: anything, if no theta of the class is the
+    truth.
 
     Examples
     --------
@@ -532,8 +533,8 @@ def finite_class(
     Notes
     -----
     Different models may use one site name for different things; each keeps its own parameters. A
-    set over it is the list of members that remain plausible, so every bound is exact. What holds,
-    holds if the truth is one of the M.
+    set over it is the list of members that remain plausible, so every bound is exact. Not
+    guaranteed: anything, if the truth is none of the M.
 
     Examples
     --------

@@ -81,8 +81,14 @@ def select_policy(
     Notes
     -----
     The limit holds for the policy's average cost bound, unless it is one on every draw. Scores are
-    tied when they differ by less than 1e-10 of their range (plus 1e-12 of their size). Hu,
-    Simchi-Levi and Azizan, Algorithm 1, with the bounds taken action by action.
+    tied when they differ by less than 1e-10 of their range (plus 1e-12 of their size). Not
+    guaranteed: anything of true costs, unless `cost_upper` is above them; nor the best policy under
+    a worst case of all actions together, which lets more policies in than bounds action by action.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", Algorithm 1, with the bounds taken action by action.
 
     Examples
     --------

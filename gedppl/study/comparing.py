@@ -210,6 +210,8 @@ def compare_models(
 ) -> ModelComparison:
     """Compare classes on the same rows, by what each predicted before it saw an outcome.
 
+    score = sum_i log q_i(y_i), q_i the predictive density from the rows before i
+
     Parameters
     ----------
     models
@@ -237,9 +239,18 @@ def compare_models(
     Notes
     -----
     Scores judge model and prior together: a vague prior predicts the first rows badly. An e-value
-    of 40 says that the data are 40 times as likely under one predictive as under the other; it does
-    not say that either class holds the truth.
+    of 40 says that the data are 40 times as likely under one predictive as under the other. If
+    outcomes follow the other, it ever exceeds 1 / delta with probability at most delta. Not
+    guaranteed: that either class holds the truth; that the better class is the one ahead.
 
+    References
+    ----------
+    Dawid, "Statistical theory: the prequential approach" (1984); Ville's inequality; Vehtari,
+    Gelman and Gabry, "Practical Bayesian model evaluation using leave-one-out cross-validation and
+    WAIC" (2017).
+
+    Examples
+    --------
     >>> import numpy as np, numpyro, numpyro.distributions as dist, gedppl as ged
     >>> def flat(x, a, y=None):
     ...     m = numpyro.sample("m", dist.Normal(0, 1))

@@ -16,7 +16,7 @@ adaptive log), if contexts come independently of it.
 Intervals. ``"normal"`` is mean ± z stderr: right for many rows and weights that are not too uneven,
 and for a log whose policy did not adapt; a guarantee for no finite n. ``"bernstein"`` is the
 empirical-Bernstein bound of Waudby-Smith and Ramdas, "Estimating means of bounded random variables
-by betting" (2023), section 3.2: it holds at every n, adaptive logs included, and asks for bounds on
+by betting" (2024), section 3.2: it holds at every n, adaptive logs included, and asks for bounds on
 the outcome and on the weights that were known before the data.
 
 Axis letters: n rows, K actions.
@@ -216,6 +216,17 @@ def ips(
         ``"normal"`` or ``"bernstein"``; the latter needs `outcome_range` and `max_weight`, an upper
         bound on every weight that the log could have had (1 over the smallest propensity will do).
 
+    Notes
+    -----
+    Unbiased if the propensities are exact and the log plays, with positive probability, whatever
+    the policy plays. Not guaranteed: the normal interval, at any n, and least of all for an
+    adaptive log; anything, for a policy that was chosen on this log.
+
+    References
+    ----------
+    Horvitz and Thompson, "A generalization of sampling without replacement from a finite universe"
+    (1952).
+
     Examples
     --------
     >>> log = Log(
@@ -240,6 +251,20 @@ def snips(log: Log, policy: Policy, *, delta: float = 0.05) -> OffPolicyEstimate
     by the delta method.
 
     It stays inside the range of the outcomes, and is steadier than IPS where weights are uneven.
+
+    Notes
+    -----
+    Its bias is of the order of 1/n. Not guaranteed: its interval, at any n.
+
+    References
+    ----------
+    Swaminathan and Joachims, "The self-normalized estimator for counterfactual learning" (2015).
+
+    Examples
+    --------
+    >>> log = Log(np.zeros((3, 1)), np.array([0, 1, 1]), np.array([0.5, 0.5, 0.25]), np.arange(3.0))
+    >>> round(snips(log, np.tile([0.0, 1.0], (3, 1))).value, 4)  # weights 0, 2 and 4
+    1.6667
     """
     weights, _ = _weights(log, policy)
     total = weights.sum()
@@ -265,7 +290,7 @@ def doubly_robust(
     max_weight: float | None = None,
 ) -> OffPolicyEstimate:
     """Doubly robust: a model's value of the policy, corrected by the weighted errors it makes on
-    the log.
+    the log, mean_i [ sum_a pi(a|x_i) q(x_i, a) + w_i (y_i - q(x_i, a_i)) ].
 
     Parameters
     ----------
@@ -274,6 +299,21 @@ def doubly_robust(
         Fitted elsewhere, on earlier rows, or by `cross_fitted`.
     interval, outcome_range, max_weight
         As in `ips`; for ``"bernstein"`` the model's values must lie in `outcome_range`.
+
+    Notes
+    -----
+    Not guaranteed: unbiasedness, where propensities are estimates, or where the model has seen the
+    rows it corrects; the normal interval, at any n.
+
+    References
+    ----------
+    Dudik, Langford and Li, "Doubly robust policy evaluation and learning" (2011).
+
+    Examples
+    --------
+    >>> log = Log(np.zeros((2, 1)), np.array([0, 1]), np.full(2, 0.5), np.array([0.0, 1.0]))
+    >>> doubly_robust(log, np.tile([0.0, 1.0], (2, 1)), np.full((2, 2), 0.8)).value  # .8 + .4 / 2
+    1.0
     """
     weights, pi = _weights(log, policy)
     q = np.asarray(model(log.x) if callable(model) else model, float)
@@ -307,8 +347,24 @@ def cross_fitted(
 ) -> np.ndarray:
     """Predictions (n, K) for `doubly_robust`, each row's from a model fitted to the other folds.
 
-    ``fit(x, a, y)`` returns a function x (m, dx) -> (m, K). For logs whose policy did not adapt; an
-    adaptive log needs a model of earlier rows only.
+    ``fit(x, a, y)`` returns a function x (m, dx) -> (m, K).
+
+    Notes
+    -----
+    Not guaranteed: anything for a log whose policy adapted, which needs a model of earlier rows
+    only.
+
+    References
+    ----------
+    Chernozhukov, Chetverikov, Demirer, Duflo, Hansen, Newey and Robins, "Double/debiased machine
+    learning for treatment and structural parameters" (2018).
+
+    Examples
+    --------
+    >>> log = Log(np.zeros((4, 1)), np.array([0, 1, 0, 1]), np.full(4, 0.5), np.ones(4))
+    >>> mean_of_all = lambda x, a, y: lambda at: np.full((len(at), 2), y.mean())
+    >>> cross_fitted(mean_of_all, log, folds=2).shape
+    (4, 2)
     """
     if not 2 <= folds <= len(log):
         raise SettingError(
@@ -423,7 +479,7 @@ def empirical_bernstein(
         lambda_i = min(1/2, sqrt(2 log(2/delta) / (n s_{i-1}^2))) sum(lambda x) / sum(lambda)  ±
         [log(2/delta) + sum (x_i - m_{i-1})^2 (-log(1 - lambda_i) - lambda_i)] / sum(lambda)
 
-    which covers with probability 1 - delta at any n (Waudby-Smith and Ramdas 2023, theorem 2).
+    which covers with probability 1 - delta at any n (Waudby-Smith and Ramdas 2024, theorem 2).
     """
     x = (np.asarray(values, float) - low) / (high - low)
     n, log_term = len(x), math.log(2 / delta)

@@ -124,9 +124,9 @@ def plan(
     in each process; plain pickle needs the model to be a function of an importable module, joblib,
     Dask and Ray take any.
 
-    Ctrl-C returns the trials that are complete; the table says so. Guesses are guesses: the
-    characteristics hold in the worlds simulated, and the prior of a `param` site is a working one
-    (standard normal around its initial value).
+    Ctrl-C returns the trials that are complete; the table says so. Not guaranteed: what a real
+    trial will show. The characteristics hold in the worlds simulated, and the prior of a `param`
+    site is a working one (standard normal around its initial value).
 
     Examples
     --------

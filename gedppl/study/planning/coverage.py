@@ -316,10 +316,16 @@ def check_coverage(
 
     Notes
     -----
-    What is counted holds in the worlds simulated: it shows that bounds do what they claim where the
-    model is right, and nothing about a model that is wrong. A guarantee is for all rounds of a run
-    at once; a credible limit promises less, and is counted in the same way for comparison. Ctrl-C
-    returns the runs that are complete.
+    At most binom.ppf(0.999, R, delta) of R runs may miss. What is counted holds in the worlds
+    simulated: it shows that bounds do what they claim where the model is right. Not guaranteed:
+    anything about a model that is wrong, or a rate that few runs cannot tell from delta. A
+    guarantee is for all rounds of a run at once; a credible limit promises less, and is counted in
+    the same way for comparison. Ctrl-C returns the runs that are complete.
+
+    References
+    ----------
+    Talts, Betancourt, Simpson, Vehtari and Gelman, "Validating Bayesian inference algorithms with
+    simulation-based calibration" (2018), whose truths come from the prior as they do here.
 
     Examples
     --------

@@ -117,7 +117,8 @@ def decision_table(
     Notes
     -----
     Where a policy mixes, its most probable action is shown. Only the path without events is
-    followed to its end: what comes after an event is shown for the next cohort alone.
+    followed to its end: what comes after an event is shown for the next cohort alone. Not
+    guaranteed: the same table for another context, or where other outcomes are not as in `others`.
 
     Examples
     --------

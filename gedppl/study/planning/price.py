@@ -165,8 +165,8 @@ def price(
 
     Notes
     -----
-    The first mix is exact. Waits hold in the worlds simulated: parameters without a prior are drawn
-    from a working one (standard normal around their initial value).
+    The first mix is exact. Not guaranteed: waits. They hold in the worlds simulated, and parameters
+    without a prior are drawn from a working one (standard normal around their initial value).
 
     Examples
     --------

@@ -105,8 +105,8 @@ def check_problem(
 
     Notes
     -----
-    The first mix is exact. All else is a statement about the prior and about `draws` draws of it,
-    and no guarantee.
+    The first mix is exact. Not guaranteed: all else, which is said of the prior and of `draws`
+    draws of it.
 
     Examples
     --------

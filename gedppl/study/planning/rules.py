@@ -41,7 +41,7 @@ class StoppingRules:
     Notes
     -----
     No rule touches a limit: those hold at all times at once, so that a trial may stop at any look.
-    Success is the agent's own estimate and nothing more; it is not corrected for many looks.
+    Not guaranteed: success, which is the agent's own estimate, not corrected for many looks.
     """
 
     target: float | None = None

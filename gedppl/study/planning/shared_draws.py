@@ -364,7 +364,8 @@ def shared_draws(
     -----
     It decides problems whose limits are all learned and on every draw, whose utility is known given
     the action, and whose parameters have priors; any outcome will do. Others are refused by name.
-    Each decision is that of ``credible_set(level, margin=False)`` up to Monte Carlo error. No
-    guarantee, no certificate, no journal: for planning only.
+    Each decision is that of ``credible_set(level, margin=False)`` up to Monte Carlo error, which
+    all runs share. Not guaranteed: anything; there is no certificate and no journal, it is for
+    planning only.
     """
     return SharedDraws(problem, contexts, level, draws, seed)

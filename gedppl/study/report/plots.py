@@ -161,7 +161,8 @@ def plot_action_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> A
     medians over time.
 
     An action may be played alone where its upper bound is under the limit, and only mixed in
-    before. Of more than six actions the most played are shown.
+    before. Of more than six actions the most played are shown. A median hides single rounds:
+    `plot_cost_bounds` marks each whose true cost is above the limit.
 
     Parameters
     ----------
@@ -209,7 +210,8 @@ def plot_width(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
     """Width of the cost bounds, upper - lower, of every action but the safe one: a running median
     over the contexts met.
 
-    Lines that lie on each other stay visible: each is thinner than the one under it.
+    Lines that lie on each other stay visible: each is thinner than the one under it. Narrow is not
+    right: bounds of a wrong class become narrow, too.
 
     Parameters
     ----------

@@ -157,7 +157,8 @@ def simulate(
     Regret of round t is ``u*(x_t) - sum_a pi_t(a) u(x_t, a)``, with u* the best utility that any
     policy can have there under the true costs; both need an `environment` that knows the truth
     (``utilities`` (K,), ``costs`` (J, K)). A round is infeasible if ``sum_a pi_t(a) c_j(x_t, a)``
-    exceeds a limit: the policy counts, not the action that was drawn.
+    exceeds a limit: the policy counts, not the action that was drawn. What the environment says of
+    its own truth is believed. Not guaranteed: anything outside this world.
 
     Examples
     --------

@@ -65,7 +65,8 @@ def simulate_many(
     Linear-Gaussian models and finite classes are stacked into arrays; others are right but hardly
     faster. Other modes than the default, other explorations than ``"sets"``, ``confidence=``,
     ``reveals`` and ``outcome_age`` are refused by name. An error in one run ends all, where an
-    agent would fall back to its safe action.
+    agent would fall back to its safe action. Not guaranteed: the last digits of a single run's
+    policies.
 
     Examples
     --------

@@ -43,6 +43,11 @@ class Replay:
     shuffle
         False keeps the order of the table. True (default) shuffles it with the world's seed.
 
+    Notes
+    -----
+    It needs the outcome of every action in every row. Not guaranteed: anything of rows unlike
+    those of the table. A log that has the outcome of one action a row is for `gedppl.offpolicy`.
+
     Examples
     --------
     >>> world = Replay([[0.0], [1.0]], [[0.0, 1.0], [1.0, 0.0]], shuffle=False)

@@ -54,10 +54,26 @@ def dimension(d2: Any, eps: float, method: str = "auto", *, seed: int = 0) -> in
     ----------
     d2
         (P, n) squared divergences of P pairs of members at n points.
+    eps
+        A distance, not a squared one.
     method
         ``"exact"`` searches the whole lattice of subsets (a few points only); ``"greedy"`` returns
         the length of a chain that was found, a certified lower bound; ``"auto"`` is exact up to 12
         points.
+    seed
+        Of the greedy search.
+
+    Notes
+    -----
+    max {m : there are e >= eps^2 and points z_1, ..., z_m such that for every k a pair p has
+    sum_{i<k} d2[p, z_i] <= e < d2[p, z_k]}. Not guaranteed: the dimension of a class with more
+    members, or over more points, than `d2` has: of that it is a lower bound.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", definition of the generalized eluder dimension; Russo and Van Roy, "Eluder dimension
+    and the sample complexity of optimistic exploration" (2013).
 
     Examples
     --------

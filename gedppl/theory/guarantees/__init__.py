@@ -178,9 +178,15 @@ def guarantee(
     The regret bound is for ``GEDUCB(mode="theory", growth=1, exact_rounds=T)``: a fit in every
     round, every past round replayed and the theorem's exploration weights; or for
     ``GEDUCB(mode="theory", exploration="sets", growth=1)`` with every outcome told before the next
-    decision. Other modes explore less or refit less often, which usually lowers the regret and has
-    no such proof. Feasibility holds in every mode but ``"paper"``. Bounds are vacuous for short
-    horizons, which `vacuous` says: no run could exceed them.
+    decision. The formulas are at the top of `gedppl.theory.guarantees`. Not guaranteed: the regret
+    of other modes, which explore less or refit less often, which usually lowers it and has no such
+    proof. Feasibility holds in every mode but ``"paper"``. Bounds are vacuous for short horizons,
+    which `vacuous` says: no run could exceed them.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", main theorem, with its constants corrected, for ``exploration="counterfactual"``.
 
     Examples
     --------
@@ -484,8 +490,14 @@ def check_guarantee(
     -----
     The run's regret is at the contexts that came. The theorem for counterfactuals speaks of an
     expectation over them, so its bound grows by range * sqrt(T log(2/delta) / 2) (Azuma and
-    Hoeffding); the one for sets speaks of the contexts that came. One run that keeps its limits
-    proves nothing of a probability: `check_coverage` counts over many.
+    Hoeffding); the one for sets speaks of the contexts that came. Not guaranteed: anything by one
+    run, which proves nothing of a probability: `check_coverage` counts over many.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", main theorem; Hoeffding, "Probability inequalities for sums of bounded random
+    variables" (1963); Azuma, "Weighted sums of certain dependent random variables" (1967).
 
     Examples
     --------

@@ -131,10 +131,23 @@ def check_lemmas(
 
     Notes
     -----
+    With w_t the amplitude of the set of round t at the point played, r its squared radius:
+
+        rounds with w_t > eps  <=  (4 r / eps^2 + 1) dim(eps)
+        sum_t w_t              <=  1/T + min(dim, T) + 4 sqrt(dim r T),    dim at scale 1/T^2
+        sum_t 1 / (N_t + 1)    <=  K + K log(T/K)
+
     For finite classes (exact dimension up to 12 distinct points, else the smaller number of points
     and pairs) and for linear-Gaussian ones (the theorem's dimension, an ellipsoid with the radius
     of the prior-posterior ratio). Rounds whose outcome the model did not learn from are left out.
-    Under Hellinger distance.
+    Under Hellinger distance. Not guaranteed: that a run which stays below shows anything of the
+    others.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework", lemmas on the generalized eluder dimension and potential lemma; the first of them is
+    false as printed, with 4 sqrt(r) / eps.
 
     Examples
     --------
