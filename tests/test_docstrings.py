@@ -65,6 +65,13 @@ UNPUBLISHED = {
         "register_divergence",
         "register_family",
     },
+    "what goes with `eluder.dimension`, which has it": {
+        "eluder.class_dimension",
+        "eluder.class_divergences",
+        "eluder.longest_chain",
+        "eluder.profile",
+        "eluder.upper_bound",
+    },
     "this library's own": {
         "Replay",
         "Scenario",
@@ -100,12 +107,19 @@ CLAIMS_NOTHING = {
 CAVEAT = re.compile(r"\bNot\s+guaranteed\b|\bbelieved\b")
 # beyond the front door
 IN_ROOMS = (
+    "eluder.class_dimension",
+    "eluder.class_divergences",
     "eluder.dimension",
+    "eluder.longest_chain",
+    "eluder.profile",
+    "eluder.upper_bound",
+    "guard.OutlierCheck",
     "guard.PitMonitor",
     "offpolicy.cross_fitted",
     "offpolicy.doubly_robust",
     "offpolicy.ips",
     "offpolicy.snips",
+    "radius.chi_square",
 )
 
 

@@ -246,7 +246,14 @@ class OutlierCheck:
     often. A flagged context is taken in pulled back to the threshold, so that one wild value does
     not hide the next, and a lasting shift is still learned. m and S are those of the first n
     contexts, n of all but the last twentieth: the test is exact for any n, and a look is costly.
+    Not guaranteed: a bound on false alarms over a run; that share for contexts of another law.
 
+    References
+    ----------
+    Hotelling, "The generalization of Student's ratio" (1931).
+
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> check = OutlierCheck.create(dx=2)
     >>> for _ in range(100):

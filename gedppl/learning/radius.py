@@ -453,7 +453,22 @@ def likelihood_ratio(
 
 
 def chi_square(union: bool = False) -> ChiSquare:
-    """The Wilks radius, for comparison only."""
+    """The Wilks radius, for comparison only: l(theta_hat) - l(theta) <= chi2_{D, 1 - delta} / 2;
+    with `union`, delta / (2 t^3) for delta.
+
+    Not guaranteed: coverage, of adaptive data least of all. It is right for many rows of a fixed
+    design at one time.
+
+    References
+    ----------
+    Wilks, "The large-sample distribution of the likelihood ratio for testing composite hypotheses"
+    (1938).
+
+    Examples
+    --------
+    >>> round(chi_square().radius(View(n=100, delta=0.05, dim=1)), 3)
+    1.921
+    """
     return ChiSquare(bool(union))
 
 
@@ -507,9 +522,8 @@ def paper_radius() -> Paper:
 
     Notes
     -----
-    It covers finite classes. Not guaranteed: coverage of others. Its least-squares form carries a
-    factor sigma^2 too many, so that it is too small below sigma = 0.354; a `CoverageWarning` says
-    so.
+    It covers finite classes. Not guaranteed: others. Its least-squares form has a factor sigma^2
+    too many, so that it is too small below sigma = 0.354; a `CoverageWarning` says so.
 
     References
     ----------

@@ -479,7 +479,11 @@ def empirical_bernstein(
         lambda_i = min(1/2, sqrt(2 log(2/delta) / (n s_{i-1}^2))) sum(lambda x) / sum(lambda)  ±
         [log(2/delta) + sum (x_i - m_{i-1})^2 (-log(1 - lambda_i) - lambda_i)] / sum(lambda)
 
-    which covers with probability 1 - delta at any n (Waudby-Smith and Ramdas 2024, theorem 2).
+    which covers with probability 1 - delta at any n (Waudby-Smith and Ramdas 2024, theorem 2). Not
+    guaranteed: anything, where `low` and `high` were read off the values.
+
+    >>> empirical_bernstein(np.full(100, 0.5), 0.0, 1.0, 0.05)[1] < 0.6
+    True
     """
     x = (np.asarray(values, float) - low) / (high - low)
     n, log_term = len(x), math.log(2 / delta)

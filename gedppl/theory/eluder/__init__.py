@@ -88,7 +88,24 @@ def dimension(d2: Any, eps: float, method: str = "auto", *, seed: int = 0) -> in
 
 
 def longest_chain(d2: Any, eps: float, method: str = "auto", *, seed: int = 0) -> Chain:
-    """The chain behind `dimension`."""
+    """The chain behind `dimension`, with the threshold it holds for.
+
+    Parameters
+    ----------
+    d2, eps, method, seed
+        As for `dimension`.
+
+    Notes
+    -----
+    ``chain.verify(d2)`` checks it from the definition. Not guaranteed: that no chain is longer,
+    where the search was greedy.
+
+    Examples
+    --------
+    >>> chain = longest_chain([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], eps=0.5)
+    >>> sorted(chain.points), chain.verify(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+    ([0, 1], True)
+    """
     array = _checked(d2)
     if not (math.isfinite(eps) and eps > 0):
         raise SettingError(f"eps must be a positive number, got {eps!r}")
@@ -110,6 +127,22 @@ def longest_chain(d2: Any, eps: float, method: str = "auto", *, seed: int = 0) -
 def profile(d2: Any, eps: Any, method: str = "auto", *, seed: int = 0) -> np.ndarray:
     """The dimension at each scale of `eps`, made non-increasing: a chain found at a larger eps
     also serves a smaller one.
+
+    Parameters
+    ----------
+    d2, method, seed
+        As for `dimension`.
+    eps
+        (E,) distances.
+
+    Notes
+    -----
+    Not guaranteed: the dimension itself, where the search was greedy: it is a lower bound then.
+
+    Examples
+    --------
+    >>> profile([[1.0, 0.0, 0.0], [0.0, 0.1, 0.0]], eps=[0.2, 0.5, 2.0])
+    array([2, 1, 0])
     """
     scales = np.asarray(eps, float)
     found = np.array([dimension(d2, float(e), method, seed=seed) for e in scales])
@@ -122,9 +155,18 @@ def upper_bound(d2: Any, eps: float) -> int:
     """The number of points, or of pairs, whichever is smaller, at which some divergence exceeds
     eps: dim(eps) is no larger.
 
-    Once a pair has served as the witness of a point its sum is above the threshold, and it can
-    serve no more.
+    Parameters
+    ----------
+    d2, eps
+        As for `dimension`.
 
+    Notes
+    -----
+    Once a pair has served as the witness of a point its sum is above the threshold, and it can
+    serve no more. Not guaranteed: a bound over more points and pairs than `d2` has.
+
+    Examples
+    --------
     >>> upper_bound([[1.0, 1.0, 0.0]], eps=0.5)
     1
     """
@@ -147,9 +189,23 @@ def class_dimension(
     """The dimension of a class at the points x (n, dx), a (n,): a number, or an array where `eps`
     is one.
 
+    Parameters
+    ----------
+    cls, x, a, divergence, members, n_members
+        As for `class_divergences`.
+    eps, seed, method
+        As for `dimension` or, for several, `profile`.
+
+    Notes
+    -----
     A finite class is taken whole, a parametric one by `members` or by `n_members` draws from its
-    prior: then, and beyond 12 points, the result is a lower bound. See `class_divergences` for the
-    arguments.
+    prior. Not guaranteed: the dimension of a parametric class, nor that at more than 12 points; of
+    both it is a lower bound.
+
+    Examples
+    --------
+    >>> class_dimension(problem.utility.model, np.zeros((2, 1)), [0, 1], eps=0.1)
+    1
     """
     d2 = class_divergences(cls, x, a, divergence, members, n_members=n_members, seed=seed)
     if np.ndim(eps) == 0:
@@ -160,6 +216,13 @@ def class_dimension(
 def is_dependent(d2: Any, point: int, before: Any, eps: float) -> bool:
     """Whether `point` is eps-dependent on the points `before`: every pair that agrees on them
     agrees there too.
+
+    sum_{i in before} d2[p, i] <= eps^2  implies  d2[p, point] <= eps^2,  for every pair p
+
+    Examples
+    --------
+    >>> is_dependent([[1.0, 1.0, 0.0]], 1, [0], eps=0.5), is_dependent([[1.0, 1.0]], 1, [], eps=0.5)
+    (True, False)
     """
     array = _checked(d2)
     used = array[:, np.asarray(before, int)].sum(axis=1) if len(before) else np.zeros(len(array))

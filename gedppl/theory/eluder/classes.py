@@ -52,8 +52,13 @@ def class_divergences(
 
     Notes
     -----
-    Sampled members stand for a parametric class from the inside: whatever dimension comes out is a
-    lower bound on the dimension of the class.
+    Sampled members stand for a parametric class from the inside. Not guaranteed: its dimension, of
+    which they give a lower bound.
+
+    Examples
+    --------
+    >>> class_divergences(problem.utility.model, np.zeros((2, 1)), [0, 1]).round(4)  # one pair
+    array([[0.    , 0.0466]])
     """
     if divergence not in DIVERGENCES:
         raise SettingError(
