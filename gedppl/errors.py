@@ -121,7 +121,9 @@ class TrialsError(DataError):
 
 
 class LinkDomainError(DataError):
-    """A row at which the declared bounds leave no parameter inside the domain of the link."""
+    """Where fits start, or at a row for all parameters inside their bounds, the link is given
+    numbers outside its domain.
+    """
 
 
 class OutOfSupportError(DataError):

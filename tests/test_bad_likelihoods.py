@@ -182,3 +182,25 @@ def test_bounds_that_leave_no_parameter_inside_a_links_domain_are_named() -> Non
     assert learner.n == 1
     wider = cls.with_bounds({"p": (0.0, 3.0)})
     learner_for(wider, delta=0.1).absorb(np.array([[0.9, 0.8]]), A, np.ones(1))
+
+
+def chances(low: float, high: float, declared: bool):
+    def model(x, a, y=None):
+        if declared:
+            p = numpyro.param("p", jnp.full(2, 0.5 * (low + high)))
+        else:
+            p = numpyro.sample("p", nd.Uniform(low, high).expand([2]).to_event(1))
+        numpyro.sample("y", nd.Bernoulli(probs=p[a]), obs=y)
+
+    bounds = {"p": (low, high)} if declared else None
+    return ged.density_class(model, example=(X, A), bounds=bounds)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_chances_that_are_declared_beyond_one_are_named(declared: bool) -> None:
+    """NumPyro cuts them off, and a certificate would be of other chances than were declared. The
+    control: inside the domain nothing is said.
+    """
+    with pytest.raises(errors.LinkDomainError, match=r"no number at .*'p'.* outside \[0, 1\]"):
+        learner_for(chances(1.2, 1.9, declared), delta=0.1)
+    assert learner_for(chances(0.2, 0.9, declared), delta=0.1).n == 0

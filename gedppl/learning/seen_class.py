@@ -80,9 +80,27 @@ class SeenClass(Model):
         self.reads_by_context = whole.reads_by_context
         self.predictor, self.ordered = seen.predictor, seen.ordered
         self.bounds = self._bounds()
+        self._check_start()
         self.initial = self.seen_of(whole.initial[None])[0]
         self.prior_free = np.full(self.dim, bool(np.all(whole.prior_free)))
         self.sites = tuple(Site(name, True, (), (), j, j + 1) for j, name in enumerate(seen.names))
+
+    def _check_start(self) -> None:
+        """Raise where what the data see is no number at the parameters that fits start from: a
+        chance beyond 1 has no log-odds, and NumPyro cuts it off without a word.
+        """
+        lost = np.isnan(self.seen.from_theta(self.whole.initial[None])[0])
+        if lost.any():
+            start = {
+                name: np.round(value, 4).tolist()
+                for name, value in self.whole.unflatten(self.whole.initial).items()
+            }
+            raise LinkDomainError(
+                f"{self.seen.names[int(np.argmax(lost))]} is no number at {start}, where fits "
+                "start: what the link is given there lies outside its domain (a chance outside "
+                "[0, 1]). Declare bounds or a prior inside the domain, pass init={site: value}, or "
+                "use a link without ends (logits=, an exp for a rate)"
+            )
 
     @property
     def exactness(self) -> str:
